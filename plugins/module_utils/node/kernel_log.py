@@ -1,0 +1,77 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kernel messages of this boot, from the journal or, failing that, the ring buffer."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, List, NamedTuple, Pattern, Sequence, Tuple
+
+from .reader import Reader
+
+JOURNAL = ("journalctl", "-k", "-b", "0", "-o", "short-monotonic", "--no-pager", "-q", "-n", "100000")
+RING = ("dmesg",)
+COMMANDS: Sequence[Sequence[str]] = (JOURNAL, RING)
+
+_LINE = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\S+ kernel: )?(.*)$")
+
+
+class Line(NamedTuple):
+    """One message: seconds since boot and the text without prefixes."""
+
+    at: float
+    text: str
+
+
+def parse(text: str) -> List[Line]:
+    """Messages of ``dmesg`` or ``journalctl -o short-monotonic``; a line of neither form is a continuation and dropped."""
+    lines = []
+    for raw in text.splitlines():
+        found = _LINE.match(raw)
+        if found:
+            lines.append(Line(float(found.group(1)), found.group(2).strip()))
+    return lines
+
+
+def lines(reader: Reader) -> Tuple[List[Line], str]:
+    """Messages of this boot in order, and why there are none (empty when there are).
+
+    The journal is preferred: the ring buffer forgets the oldest lines, which name the first fault.
+    """
+    journal = reader.run(JOURNAL)
+    found = parse(journal.out) if journal.ok else []
+    ring = reader.run(RING)
+    buffered = parse(ring.out) if ring.ok else []
+    if found and (not buffered or found[0].at <= buffered[0].at):
+        return found, ""
+    if buffered:
+        return buffered, ""
+    if found:
+        return found, ""
+    if ring.ok:
+        return [], "the kernel's ring buffer is empty"
+    return [], ring.reason("dmesg")
+
+
+class Group(NamedTuple):
+    """Lines of one kind: how many, and the first of them."""
+
+    kind: str
+    text: str
+    count: int
+    first: float
+    last: float
+
+
+def classify(found: Iterable[Line], patterns: Sequence[Tuple[str, Pattern[str]]]) -> List[Group]:
+    """Group lines by the first of ``(kind, pattern)`` that each matches; kinds keep the order of their first line."""
+    groups: Dict[str, Group] = {}
+    for line in found:
+        for kind, pattern in patterns:
+            if pattern.search(line.text):
+                old = groups.get(kind)
+                groups[kind] = (
+                    old._replace(count=old.count + 1, last=line.at) if old
+                    else Group(kind, line.text[:300], 1, line.at, line.at))
+                break
+    return list(groups.values())
