@@ -27,6 +27,7 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from . import processes
 from .redact import redact
 
 READ_LIMIT = 1024 * 1024
@@ -615,4 +616,64 @@ def _ssh(_arg: str) -> Dict[str, str]:
     return {"connection": os.environ.get("SSH_CONNECTION", "")}
 
 
-PROBES: Dict[str, Callable[[str], Any]] = {"statvfs": _statvfs, "resolve": _resolve, "process": _process, "ssh": _ssh}
+def _sha256(path: str) -> str:
+    """Digest of a file of at most READ_LIMIT bytes: tells two nodes apart without taking the content along."""
+    import hashlib
+
+    with open(path, "rb") as source:
+        data = source.read(READ_LIMIT + 1)
+    if len(data) > READ_LIMIT:
+        raise OSError(errno.EFBIG, "too large")
+    return hashlib.sha256(data).hexdigest()
+
+
+def _processes(_arg: str) -> Dict[str, Any]:
+    """Processes that are stuck in a driver, hold a GPU or serve vLLM; see :func:`processes.scan`."""
+    return processes.scan(in_children)
+
+
+def _weights(path: str) -> List[Dict[str, Any]]:
+    """Checkpoints in `path`, one folder below, and in a Hugging Face cache there; at most 200 folders are looked at.
+
+    Returns:
+        ``[{"path", "config": bool, "index": bool, "shards": int, "bytes": int, "missing": shards of the index that are not there}]``,
+        the largest first, at most 8.
+    """
+    import glob
+    import re
+
+    # A literal path may hold the characters of a pattern.
+    base = glob.escape(path.rstrip("/"))
+    patterns = ("", "/*", "/models--*/snapshots/*", "/hub/models--*/snapshots/*")
+    folders = [folder for pattern in patterns for folder in sorted(glob.glob(base + pattern or "/"))[:100] if os.path.isdir(folder)]
+    found: List[Dict[str, Any]] = []
+    for folder in folders[:200]:
+        sizes: Dict[str, int] = {}
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if count >= 10000:
+                    break
+                if entry.name.endswith(".safetensors") or entry.name in ("config.json", "model.safetensors.index.json"):
+                    try:
+                        sizes[entry.name] = entry.stat().st_size
+                    except OSError:  # a link into a cache whose file is not there yet
+                        continue
+        shards = {name for name in sizes if name.endswith(".safetensors")}
+        if not shards and "model.safetensors.index.json" not in sizes:
+            continue
+        index = os.path.join(folder, "model.safetensors.index.json")
+        named = set()
+        if "model.safetensors.index.json" in sizes:
+            with open(index, "rb") as source:
+                named = set(re.findall(r'"([^"/\\\\]{1,200}\.safetensors)"', source.read(64 * READ_LIMIT).decode("utf-8", "replace")))
+        found.append({
+            "path": folder, "config": "config.json" in sizes, "index": "model.safetensors.index.json" in sizes,
+            "shards": len(shards), "bytes": sum(sizes.values()), "missing": len(named - shards),
+        })
+    return sorted(found, key=lambda item: (-int(item["bytes"]), str(item["path"])))[:8]
+
+
+PROBES: Dict[str, Callable[[str], Any]] = {
+    "statvfs": _statvfs, "resolve": _resolve, "process": _process, "ssh": _ssh, "sha256": _sha256,
+    "processes": _processes, "process_detail": processes.detail, "weights": _weights,
+}
