@@ -41,9 +41,11 @@ PACKAGES = (
 
 # Kernel modules for hardware that qemu is never given. RDMA, networks and file systems stay.
 LEFT_OUT = (
+    "arch/x86/kvm",
     "drivers/ata",
     "drivers/bluetooth",
     "drivers/comedi",
+    "drivers/cpufreq",
     "drivers/gpu",
     "drivers/hid",
     "drivers/hwmon",
@@ -92,12 +94,41 @@ MASKED = (
     "sys-kernel-debug.mount",
     "sys-kernel-tracing.mount",
     "modprobe@configfs.service",
+    "modprobe@dm_mod.service",
     "modprobe@drm.service",
     "modprobe@efi_pstore.service",
     "modprobe@fuse.service",
+    "modprobe@loop.service",
 )
 
 DISK_BYTES = 3 << 30
+
+# A soft device goes with each reboot; a real HCA comes back by itself. Lines "DEVICE NETDEV" in
+# /etc/inferops-lab/rxe name the devices that this unit brings back.
+RXE_UNIT = """\
+[Unit]
+Description=Soft RoCE devices in place of HCAs (lab)
+ConditionPathExists=/etc/inferops-lab/rxe
+After=systemd-networkd.service
+Before=network-online.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/lib/inferops-lab/rxe-up
+
+[Install]
+WantedBy=multi-user.target
+"""
+RXE_SCRIPT = """\
+#!/bin/sh
+# Make the soft RoCE devices named in /etc/inferops-lab/rxe.
+set -e
+modprobe -a mlx5_ib rdma_rxe
+while read -r device netdev; do
+    [ -e "/sys/class/infiniband/$device" ] || rdma link add "$device" type rxe netdev "$netdev"
+done < /etc/inferops-lab/rxe
+"""
 
 
 @dataclass(frozen=True)
@@ -162,9 +193,7 @@ def bootstrap(
     ).stdout
     sources = rootfs.apt_sources(targets, suite)
     if not sources:
-        raise CannotRunHere(
-            "this machine's apt knows no Debian archive (run `apt-get update`, or use Debian)"
-        )
+        raise CannotRunHere("this machine's apt knows no Debian archive (run `apt-get update`, or use Debian)")
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     patterns = [f"/usr/share/{part}/*" for part in ("man", "doc", "locale", "info")]
     argv = mmdebstrap_argv(
@@ -206,28 +235,27 @@ def prepare(tree: Path) -> None:
         path.unlink()
     for folder in ("var/lib/apt/lists", "var/cache/apt"):
         shutil.rmtree(tree / folder, ignore_errors=True)
-        (tree / folder / ("partial" if "lists" in folder else "archives/partial")).mkdir(
-            parents=True
-        )
+        (tree / folder / ("partial" if "lists" in folder else "archives/partial")).mkdir(parents=True)
     conf = {
         "etc/apt/apt.conf.d/90lab": (
-            'APT::Install-Recommends "false";\nAcquire::Languages "none";\n'
-            'Acquire::Retries "0";\nAcquire::http::Timeout "10";\n'
+            'APT::Install-Recommends "false";\nAcquire::Languages "none";\nAcquire::Retries "0";\nAcquire::http::Timeout "10";\n'
         ),
         "etc/ssh/sshd_config.d/lab.conf": (
             "HostKey /etc/ssh/ssh_host_ed25519_key\nUseDNS no\nPermitRootLogin prohibit-password\n"
             "PasswordAuthentication no\nX11Forwarding no\nPrintMotd no\n"
         ),
-        # An upgrade must not read each package's change log or page size from a terminal.
         "etc/default/locale": "LANG=C.UTF-8\n",
+        "etc/systemd/system/inferops-lab-rxe.service": RXE_UNIT,
+        "usr/local/lib/inferops-lab/rxe-up": RXE_SCRIPT,
     }
     for name, text in conf.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
-    units = {name: "/dev/null" for name in MASKED}
-    units["multi-user.target.wants/systemd-networkd.service"] = (
-        "/lib/systemd/system/systemd-networkd.service"
-    )
+    (tree / "usr/local/lib/inferops-lab/rxe-up").chmod(0o755)
+    units = dict.fromkeys(MASKED, "/dev/null")
+    units["multi-user.target.wants/systemd-networkd.service"] = "/lib/systemd/system/systemd-networkd.service"
+    units["multi-user.target.wants/inferops-lab-rxe.service"] = "../inferops-lab-rxe.service"
+    units["default.target"] = "/lib/systemd/system/multi-user.target"
     for name, target in units.items():
         link = tree / "etc/systemd/system" / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -255,7 +283,10 @@ def make_disk(tree: Path, disk: Path, size: int = DISK_BYTES) -> None:
 
 
 def name(suite: str) -> str:
-    return f"vm-{suite}-{rootfs.key(suite, PACKAGES, [RECIPE, LEFT_OUT, MASKED, DISK_BYTES])}"
+    """The image's name in the cache: it changes with everything that the image is made of."""
+    recipe = [RECIPE, LEFT_OUT, MASKED, DISK_BYTES, RXE_UNIT, RXE_SCRIPT]
+    recipe += [vm_initrd.INIT, list(vm_initrd.BOOT_MODULES)]
+    return f"vm-{suite}-{rootfs.key(suite, PACKAGES, recipe)}"
 
 
 def cached(settings: Settings) -> Image | None:
@@ -290,7 +321,7 @@ def ensure(settings: Settings) -> Image:
             settings.cache / "vm" / f"{final.name}.log",
             excluded=patterns,
         )
-        release = sorted(path.name for path in (tree / "lib/modules").iterdir())[-1]
+        release = max(path.name for path in (tree / "lib/modules").iterdir())
         image = Image(work, release)
         kernel = (tree / "boot" / f"vmlinuz-{release}").read_bytes()
         image.kernel.write_bytes(vm_initrd.uncompressed_kernel(kernel))

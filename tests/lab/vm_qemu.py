@@ -79,9 +79,7 @@ def mac(number: int, card: int) -> str:
 def argv(machine: Machine, extra_kernel_arguments: Sequence[str] = ()) -> list[str]:
     """The command that runs the machine in the foreground, without a screen."""
     kvm = machine.accelerator == "kvm"
-    forward = " ".join(
-        [sys.executable, str(Path(__file__).with_name("vm_forward.py")), str(machine.repository_port)]
-    )
+    forward = " ".join([sys.executable, str(Path(__file__).with_name("vm_forward.py")), str(machine.repository_port)])
     management = ",".join(
         [
             "user",
