@@ -1,0 +1,142 @@
+# Copyright (c) inferops.vllm contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge all hosts of the play at once, on the controller."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ..module_utils.checks import judge as judging
+from ..module_utils.checks.model import Context, Node
+from ..module_utils.plan.resolve import InputError, resolve
+from ..plugin_utils import report
+
+display = Display()
+
+FAIL_ON = ("block", "warn", "never")
+FORMATS = ("html", "md", "junit")
+
+
+class ActionModule(ActionBase):
+    """Action plugin ``inferops.vllm.judge``; its documentation stands in the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        variables = task_vars or {}
+        result: Dict[str, Any] = super().run(tmp, variables)
+        result["changed"] = False
+        _valid, args = self.validate_argument_spec(argument_spec={
+            "read": {"type": "str", "default": "vllm_preflight_read"},
+            "validate_only": {"type": "bool", "default": False},
+            "profile": {"type": "str", "default": "kimi_k3"},
+            "variant": {"type": "str", "default": "default"},
+            "hardware": {"type": "str", "default": "auto"},
+            "strategy": {"type": "str", "default": "auto"},
+            "interconnect": {"type": "str", "default": "auto"},
+            "features": {"type": "list", "elements": "str"},
+            "image": {"type": "str"},
+            "fail_on": {"type": "str", "default": "block"},
+            "report_dir": {"type": "path", "default": "reports"},
+            "formats": {"type": "list", "elements": "str", "default": list(FORMATS)},
+        })
+        if args["fail_on"] not in FAIL_ON:
+            raise AnsibleActionFail("preflight_fail_on: %r is not one of %s" % (args["fail_on"], ", ".join(FAIL_ON)))
+        for word in args["formats"]:
+            if word not in FORMATS:
+                raise AnsibleActionFail("preflight_formats: %r is not one of %s" % (word, ", ".join(FORMATS)))
+        declared = {
+            "vllm_%s" % name: args[name]
+            for name in ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image")
+            if args[name] is not None
+        }
+        nodes = [] if args["validate_only"] else play_nodes(variables, args["read"])
+        try:
+            context = resolve(declared, nodes)
+        except InputError as exc:
+            raise AnsibleActionFail(str(exc)) from None
+        result["context"] = dict(context._asdict(), sources=dict(context.sources))
+        if args["validate_only"]:
+            return result
+        return self._judge(nodes, context, args, variables, result)
+
+    def _judge(self, nodes: List[Node], context: Context, args: Mapping[str, Any], variables: Mapping[str, Any],
+               result: Dict[str, Any]) -> Dict[str, Any]:
+        only, without, strange = selection(variables)
+        if strange:
+            display.warning("no check group is called %s; groups are %s" % (", ".join(strange), ", ".join(judging.groups())))
+        findings = judging.judge(nodes, context, only, without)
+        verdicts = judging.verdicts(nodes, findings)
+        document = report.document(
+            profile=context.profile, context=context, verdicts=verdicts, findings=findings, nodes=nodes, now=time.time())
+        folder = os.path.abspath(os.path.expanduser(args["report_dir"]))
+        try:
+            result["report"] = report.write(document, folder, args["formats"])
+        except OSError as exc:
+            raise AnsibleActionFail("preflight_report_dir: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
+        for text, color in report.terminal(document, where=result["report"]):
+            display.display(text, color=color)
+        result["verdicts"] = verdicts
+        result["summary"] = judging.summary(verdicts, findings)
+        reason = judging.exit_reason(verdicts, findings, args["fail_on"])
+        if reason == "unreachable":
+            names = [name for name, verdict in verdicts.items() if verdict == "unreachable"]
+            raise AnsibleConnectionFailure("%d of %d nodes did not answer, the others are fine: %s" % (
+                len(names), len(verdicts), _few(names)))
+        if reason:
+            bad = [name for name, verdict in verdicts.items() if verdict not in ("ready", "warn")]
+            result["failed"] = True
+            result["msg"] = "Not ready: %s. The report names what blocks and which call mends it: %s" % (
+                _few(bad or list(verdicts)), result["report"].get("html", result["report"]["json"]))
+        return result
+
+
+def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
+    """All hosts of the play in inventory order, with what was read of each or why nothing was."""
+    hostvars = variables["hostvars"]
+    nodes = []
+    for name in variables.get("ansible_play_hosts_all") or []:
+        host = hostvars[name]
+        read = host.get(register)
+        read = read if isinstance(read, Mapping) else {}
+        found = read.get("ansible_facts")
+        facts = found.get("vllm_node") if isinstance(found, Mapping) else None
+        why = "" if facts else _why_silent(read)
+        declared = {
+            "host_ip": host.get("vllm_host_ip"),
+            "interface": host.get("vllm_interface"),
+            "groups": list(host.get("group_names") or []),
+            "recorded": bool(host.get("vllm_node_root")),
+        }
+        nodes.append(Node(str(name), facts, declared, why))
+    return nodes
+
+
+def _why_silent(read: Mapping[str, Any]) -> str:
+    text = str(read.get("msg") or "").strip() or "no facts were read"
+    return " ".join(("did not answer: " if read.get("unreachable") else "could not be read: ").split() + text.split())[:300]
+
+
+def selection(variables: Mapping[str, Any]) -> Tuple[Optional[List[str]], Optional[List[str]], List[str]]:
+    """Check groups named by ``--tags`` and ``--skip-tags``, and words that are no group where others are."""
+    known = set(judging.groups())
+    run = [str(tag) for tag in variables.get("ansible_run_tags") or []]
+    skip = [str(tag) for tag in variables.get("ansible_skip_tags") or []]
+    only = [tag for tag in run if tag in known]
+    without = [tag for tag in skip if tag in known]
+    strange = [tag for tag in run if tag not in known and tag not in ("all", "always", "preflight", "untagged", "tagged")]
+    return only or None, without or None, strange
+
+
+def _few(names: List[str], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most)

@@ -1,0 +1,5 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Checks of the group ``container``."""
+
+from __future__ import annotations
