@@ -176,7 +176,7 @@ def start(settings: Settings, node: Node, nodes: list[Node], tree: Path) -> None
 
 
 def remove(settings: Settings, node: Node) -> None:
-    """End the node and remove its layer. Also right for a node that is half there, or not at all."""
+    """End the node and remove its layer; also right for one that is half there, or not at all."""
     processes.end(process_name(node))
     home = _home(settings, node)
     if home.exists():

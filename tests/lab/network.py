@@ -26,8 +26,12 @@ def links() -> dict[str, dict[str, Any]]:
 def up(settings: Settings) -> None:
     """Make the bridge with the lab's address; a bridge that is already right is left alone."""
     if settings.bridge not in links():
-        _ip("link", "add", settings.bridge, "type", "bridge", "stp_state", "0", "forward_delay", "0")
-    _ip("address", "replace", f"{settings.gateway}/{settings.prefix_length}", "dev", settings.bridge)
+        _ip(
+            "link", "add", settings.bridge, "type", "bridge", "stp_state", "0", "forward_delay", "0"
+        )
+    _ip(
+        "address", "replace", f"{settings.gateway}/{settings.prefix_length}", "dev", settings.bridge
+    )
     _ip("link", "set", settings.bridge, "up")
 
 

