@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
-
 from .registry import USER, authority, password_file
 from .settings import IMAGE_NAME, IMAGE_TAG, MODEL_PATH, SERVED_MODEL_NAME, Node, Settings
 
@@ -58,6 +56,9 @@ def document(settings: Settings, nodes: Iterable[Node], image_digest: str | None
 
 
 def text(settings: Settings, nodes: Iterable[Node], image_digest: str | None) -> str:
+    # Not needed to take a lab down, which has to work with Python alone.
+    import yaml
+
     body = yaml.safe_dump(
         document(settings, nodes, image_digest), sort_keys=False, default_flow_style=False
     )
