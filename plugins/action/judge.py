@@ -21,7 +21,6 @@ from ..plugin_utils import report
 display = Display()
 
 FAIL_ON = ("block", "warn", "never")
-FORMATS = ("html", "md", "junit")
 
 
 class ActionModule(ActionBase):
@@ -45,18 +44,15 @@ class ActionModule(ActionBase):
             "interconnect": {"type": "str", "default": "auto"},
             "features": {"type": "list", "elements": "str"},
             "image": {"type": "str"},
+            "version": {"type": "str"},
             "fail_on": {"type": "str", "default": "block"},
             "report_dir": {"type": "path", "default": "reports"},
-            "formats": {"type": "list", "elements": "str", "default": list(FORMATS)},
         })
         if args["fail_on"] not in FAIL_ON:
             raise AnsibleActionFail("preflight_fail_on: %r is not one of %s" % (args["fail_on"], ", ".join(FAIL_ON)))
-        for word in args["formats"]:
-            if word not in FORMATS:
-                raise AnsibleActionFail("preflight_formats: %r is not one of %s" % (word, ", ".join(FORMATS)))
         declared = {
             "vllm_%s" % name: args[name]
-            for name in ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image")
+            for name in ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version")
             if args[name] is not None
         }
         nodes = [] if args["validate_only"] else play_nodes(variables, args["read"])
@@ -80,10 +76,10 @@ class ActionModule(ActionBase):
             profile=context.profile, context=context, verdicts=verdicts, findings=findings, nodes=nodes, now=time.time())
         folder = os.path.abspath(os.path.expanduser(args["report_dir"]))
         try:
-            result["report"] = report.write(document, folder, args["formats"])
+            result["report"] = report.write(document, folder)
         except OSError as exc:
             raise AnsibleActionFail("preflight_report_dir: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
-        for text, color in report.terminal(document, where=result["report"]):
+        for text, color in report.terminal(document, where=result["report"]["html"]):
             display.display(text, color=color)
         result["verdicts"] = verdicts
         result["summary"] = judging.summary(verdicts, findings)
@@ -96,7 +92,7 @@ class ActionModule(ActionBase):
             bad = [name for name, verdict in verdicts.items() if verdict not in ("ready", "warn")]
             result["failed"] = True
             result["msg"] = "Not ready: %s. The report names what blocks and which call mends it: %s" % (
-                _few(bad or list(verdicts)), result["report"].get("html", result["report"]["json"]))
+                _few(bad or list(verdicts)), result["report"]["html"])
         return result
 
 

@@ -56,6 +56,9 @@ options:
   image:
     description: Container image by name; left out means the profile's own.
     type: str
+  version:
+    description: Version of vLLM in the image; left out means the profile's own.
+    type: str
   fail_on:
     description:
       - What makes the task fail. V(block) means a blocked or unknown node, V(warn) any node that is not ready, V(never) nothing.
@@ -66,12 +69,6 @@ options:
     description: Folder on the controller for the report, made when it is not there. Relative to the current folder.
     type: path
     default: reports
-  formats:
-    description: Reports to write beside C(preflight.json), which is always written.
-    type: list
-    elements: str
-    choices: [html, md, junit]
-    default: [html, md, junit]
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.

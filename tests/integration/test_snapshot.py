@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Record this machine, live, and get the same facts back from the recording."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import tarfile
+
+import pytest
+
+from .conftest import ROOT
+
+# What may differ between a live reading and a later live reading of the same machine.
+VOLATILE = {
+    "collected": {"seconds", "recorded", "recorded_at", "node", "now"},
+    "host": {"memory", "shm", "hugepages", "stuck"},
+    "storage": {"paths"},
+    "service": {"processes"},
+}
+
+
+def facts(text: str) -> dict:
+    return json.loads(text)["ansible_facts"]["vllm_node"]
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Callable that runs a module on this machine through `ansible` and returns its JSON result."""
+    import os
+    import subprocess
+
+    def run(name: str, arguments: dict) -> dict:
+        done = subprocess.run(
+            ["ansible", "localhost", "-i", "localhost,", "-c", "local", "-m", name, "-a", json.dumps(arguments),
+             "-e", "ansible_python_interpreter={{ ansible_playbook_python }}"],
+            cwd=ROOT, text=True, capture_output=True, timeout=120, check=False,
+            env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "json",
+                 "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(tmp_path / "home")})
+        start = done.stdout.index("{")
+        document = json.loads(done.stdout[start:])
+        return document["plays"][0]["tasks"][0]["hosts"]["localhost"]
+
+    return run
+
+
+def stable(found: dict) -> dict:
+    return {
+        section: {k: v for k, v in value.items() if k not in VOLATILE.get(section, ())} if isinstance(value, dict) else value
+        for section, value in found.items()
+    }
+
+
+@pytest.mark.parametrize("form", ["folder", "tar.gz"])
+def test_facts_from_the_recording_are_the_live_facts(module, tmp_path, form):
+    dest = tmp_path / ("node" if form == "folder" else "node.tar.gz")
+    made = module("inferops.vllm.snapshot", {"dest": str(dest), "format": form, "timeout": 5})
+    assert made["changed"] and made["files"] > 3
+    live = module("inferops.vllm.node_facts", {"timeout": 5})["ansible_facts"]["vllm_node"]
+    again = module("inferops.vllm.node_facts", {"root": str(dest)})["ansible_facts"]["vllm_node"]
+    assert again["collected"]["recorded"] is True and live["collected"]["recorded"] is False
+    assert stable(again) == stable(live)
+
+
+def test_manifest_agrees_with_every_file(module, tmp_path):
+    dest = tmp_path / "node"
+    module("inferops.vllm.snapshot", {"dest": str(dest), "format": "folder", "timeout": 5})
+    listed = dict(reversed(line.split("  ", 1)) for line in (dest / "MANIFEST.sha256").read_text().splitlines())
+    files = {str(p.relative_to(dest)) for p in dest.rglob("*") if p.is_file()} - {"MANIFEST.sha256"}
+    assert set(listed) == files
+    for name, digest in listed.items():
+        assert hashlib.sha256((dest / name).read_bytes()).hexdigest() == digest
+
+
+def test_check_mode_writes_nothing_and_a_foreign_folder_is_left_alone(module, tmp_path):
+    foreign = tmp_path / "data"
+    foreign.mkdir()
+    (foreign / "precious").write_text("x")
+    made = module("inferops.vllm.snapshot", {"dest": str(foreign), "format": "folder", "timeout": 2})
+    assert made["failed"] and "not a snapshot" in made["msg"]
+    assert (foreign / "precious").read_text() == "x"
+
+
+def test_playbook_brings_archives_to_the_controller(playbook, tmp_path):
+    kept = tmp_path / "kept"
+    run = playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=%s" % kept, "-e", "preflight_timeout=3")
+    assert run.rc == 0, run.text
+    archive = kept / "localhost.tar.gz"
+    with tarfile.open(archive) as tar:
+        assert "localhost/snapshot.json" in tar.getnames()
+    assert archive.stat().st_mode & 0o077 == 0 or archive.stat().st_mode & 0o044 == 0o044
+    assert not list(pathlib.Path("/tmp").glob("ansible.*.vllm-snapshot")), "the node's temporary folder must be gone"
+
+
+def test_recorded_archive_is_judged_like_the_node(playbook, inventory, tmp_path):
+    kept = tmp_path / "kept"
+    playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=%s" % kept, "-e", "preflight_timeout=3")
+    live = playbook("inferops.vllm.preflight", ROOT / "inventories" / "local", "-e", "preflight_timeout=3")
+    recorded = playbook("inferops.vllm.preflight", inventory({"localhost": {"vllm_node_root": str(kept / "localhost.tar.gz")}}))
+    assert recorded.verdicts == live.verdicts
+    differing = {k for k, v in recorded.statuses("localhost").items() if live.statuses("localhost").get(k) != v}
+    assert not differing, differing
