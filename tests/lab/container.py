@@ -6,6 +6,7 @@ They share this machine's kernel. What needs a kernel of its own belongs on a VM
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ from .settings import Node, Settings
 
 # systemd-nspawn's own traces, which it leaves behind when it is killed.
 NSPAWN_RUN = Path("/run/systemd/nspawn")
+NSPAWN_PARTS = ("propagate", "unix-export", "locks")
 
 _CGROUP_UNIT = """\
 [Unit]
@@ -175,15 +177,31 @@ def start(settings: Settings, node: Node, nodes: list[Node], tree: Path) -> None
     )
 
 
+def nspawn_traces(settings: Settings, node: Node) -> list[Path]:
+    """What systemd-nspawn leaves in /run for this node when it is killed. Ask before unmounting."""
+    found = [NSPAWN_RUN / part / node.name for part in NSPAWN_PARTS]
+    top = root(settings, node)
+    if top.exists():
+        stat = top.stat()
+        found.append(NSPAWN_RUN / "locks" / f"inode-{stat.st_dev}:{stat.st_ino}")
+    return found
+
+
 def remove(settings: Settings, node: Node) -> None:
     """End the node and remove its layer; also right for one that is half there, or not at all."""
     processes.end(process_name(node))
     home = _home(settings, node)
+    traces = nspawn_traces(settings, node)
     if home.exists():
         mounts.unmount_below(home)
         shutil.rmtree(home)
-    for part in ("propagate", "unix-export"):
-        left = NSPAWN_RUN / part / node.name
-        if left.exists():
+    for left in traces:
+        if left.is_dir():
             mounts.unmount_below(left)
             shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
+    for folder in (*(NSPAWN_RUN / part for part in NSPAWN_PARTS), NSPAWN_RUN):
+        # Ours or not: an empty one holds nothing of anybody.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
