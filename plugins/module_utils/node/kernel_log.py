@@ -13,7 +13,11 @@ JOURNAL = ("journalctl", "-k", "-b", "0", "-o", "short-monotonic", "--no-pager",
 RING = ("dmesg",)
 COMMANDS: Sequence[Sequence[str]] = (JOURNAL, RING)
 
-_LINE = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\S+ kernel: )?(.*)$")
+MAX_TEXT = 1000
+"""Characters kept of one message with its continuation lines."""
+
+# "[   12.345678] text", with "[T123]" or "[C0]" behind it where the kernel prints its caller, or "[…] host kernel: text" of the journal.
+_LINE = re.compile(r"^(?:<\d{1,3}>)?\[\s{0,12}(\d{1,12}\.\d{1,9})\](?:\[\s{0,8}[TC]\d{1,10}\])?\s?(?:\S{1,255} kernel: )?(.*)$")
 
 
 class Line(NamedTuple):
@@ -24,13 +28,21 @@ class Line(NamedTuple):
 
 
 def parse(text: str) -> List[Line]:
-    """Messages of ``dmesg`` or ``journalctl -o short-monotonic``; a line of neither form is a continuation and dropped."""
-    lines = []
-    for raw in text.splitlines():
-        found = _LINE.match(raw)
-        if found:
-            lines.append(Line(float(found.group(1)), found.group(2).strip()))
-    return lines
+    """Messages of ``dmesg`` or ``journalctl -o short-monotonic``, in the order of `text`.
+
+    An indented line without a time continues the message before it (both tools print messages of several lines so) and is
+    joined to it with one blank; any other line without a time is dropped.
+    """
+    found: List[Line] = []
+    for raw in text.split("\n"):
+        line = _LINE.match(raw)
+        if line:
+            found.append(Line(float(line.group(1)), line.group(2).strip()[:MAX_TEXT]))
+        elif found and raw[:1] in (" ", "\t") and raw.strip():
+            last = found[-1]
+            if len(last.text) < MAX_TEXT:
+                found[-1] = last._replace(text=(last.text + " " + raw.strip())[:MAX_TEXT])
+    return found
 
 
 def lines(reader: Reader) -> Tuple[List[Line], str]:
@@ -58,7 +70,7 @@ class Group(NamedTuple):
 
     kind: str
     text: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     first: float
     last: float
 

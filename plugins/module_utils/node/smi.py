@@ -10,6 +10,7 @@ document type, and one that cannot be parsed costs only itself.
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any, Dict, List, Optional, Tuple
@@ -31,15 +32,15 @@ _DECLARATION = re.compile(r"<!\s*(?:DOCTYPE|ENTITY)", re.I)
 _GPU = re.compile(r"<gpu\b[^<>]{0,200}>")
 _END = "</gpu>"
 _ID = re.compile(r"""\bid\s*=\s*["']([^"'<>]{1,40})["']""")
-_LISTS = re.compile(r"<(supported_clocks|processes|accounted_processes)>.*?</\1>", re.S)
-_CLOCKS = re.compile(r"<supported_clocks>.*?</supported_clocks>", re.S)
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NOTHING = re.compile(
     r"^\[?(?:|n/a|not supported|not available|unknown(?: error)?|err!?|not found|insufficient permissions"
     r"|requested functionality has been deprecated|gpu is lost|gpu requires reset)\]?$", re.I)
 _LOST = re.compile(r">\s*\[?GPU is lost\]?\s*<", re.I)
 _HEADER = re.compile(r"<(driver_version|kmd_version|cuda_version|cuda_umd_version|attached_gpus)>\s*([0-9][0-9.]{0,30})\s*</\1>")
-_HANDLE = re.compile(r"Unable to determine the device handle for GPU\s*\d*:?\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)?\s*:?\s*([^\n<]{0,80})", re.I)
+_HANDLE = re.compile(
+    r"Unable to determine the device handle for GPU\s{0,4}(?:\d{1,3}:?\s{1,4})?"
+    r"([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.\d)?[^\n<]{0,80}", re.I)
 _LIBRARY = re.compile(r"NVML library version:\s*([0-9.]+)")
 
 THROTTLES = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -50,14 +51,18 @@ _HEALTHY = {
 
 # What NVML and nvidia-smi print instead of an answer, most telling first: (kind, words, sentence).
 _FAILURES: Tuple[Tuple[str, str, str], ...] = (
-    ("mismatch", r"driver/library version mismatch", "the loaded kernel driver and the NVML library are of different versions (Driver/library version mismatch)"),
-    ("no_driver", r"couldn'?t communicate with the NVIDIA driver|\bdriver not loaded\b", "nvidia-smi could not communicate with the NVIDIA driver: it is not loaded or does not answer"),
-    ("no_library", r"couldn'?t find (?:the )?libnvidia-ml|libnvidia-ml\.so[^\n]*cannot open|NVML[^\n]*shared library (?:couldn'?t be|not) found", "nvidia-smi could not find libnvidia-ml.so"),
+    ("mismatch", r"driver/library version mismatch",
+     "the loaded kernel driver and the NVML library are of different versions (Driver/library version mismatch)"),
+    ("no_driver", r"couldn'?t communicate with the NVIDIA driver|\bdriver not loaded\b",
+     "nvidia-smi could not communicate with the NVIDIA driver: it is not loaded or does not answer"),
+    ("no_library", r"couldn'?t find (?:the )?libnvidia-ml|libnvidia-ml\.so[^\n]{0,200}cannot open|NVML shared library not found",
+     "nvidia-smi could not find libnvidia-ml.so"),
     ("lost", r"\bGPU is lost\b", "NVML says that a GPU is lost"),
     ("no_devices", r"\bno devices were found\b", "nvidia-smi found no devices"),
     ("unknown_error", r"\bunknown error\b", "NVML could not be initialised or a GPU could not be opened (Unknown Error)"),
-    ("denied", r"insufficient permissions|access blocked by the operating system", "NVML may not open the GPUs (Insufficient Permissions)"),
-    ("nvml", r"failed to initialize NVML:?\s*([^\n]{0,80})", "NVML could not be initialised"),
+    ("denied", r"insufficient permissions|access blocked by the operating system",
+     "NVML may not open the GPUs (Insufficient Permissions)"),
+    ("nvml", r"failed to initialize NVML:?[ \t]{0,8}([^\n]{0,80})", "NVML could not be initialised"),
 )
 _FAILURE_PATTERNS = tuple((kind, re.compile(words, re.I), sentence) for kind, words, sentence in _FAILURES)
 
@@ -69,7 +74,7 @@ def failure(text: str) -> Tuple[str, str]:
         (kind, sentence); kind is ``mismatch``, ``no_driver``, ``no_library``, ``lost``, ``no_devices``, ``unknown_error``,
         ``denied``, ``nvml``, or empty when the text names no known failure.
     """
-    head = text[:20000]
+    head = text[:8000]
     for kind, pattern, sentence in _FAILURE_PATTERNS:
         found = pattern.search(head)
         if not found:
@@ -89,7 +94,7 @@ def failure(text: str) -> Tuple[str, str]:
 
 def library_version(text: str) -> Optional[str]:
     """Version of the NVML library, which a mismatch message names (two or three components)."""
-    found = _LIBRARY.search(text[:20000])
+    found = _LIBRARY.search(text[:8000])
     return found.group(1).rstrip(".") if found else None
 
 
@@ -115,7 +120,7 @@ def parse(text: str) -> Dict[str, Any]:
     if _DECLARATION.search(body):
         found["problem"] = "nvidia-smi printed XML with declarations of its own (DOCTYPE or ENTITY), which is refused"
         return found
-    starts = list(_GPU.finditer(body))
+    starts = list(itertools.islice(_GPU.finditer(body), MAX_GPUS + 1))
     head = body[:starts[0].start()] if starts else body[:20000]
     for name, value in _HEADER.findall(head):
         if name == "attached_gpus":
@@ -147,6 +152,8 @@ def parse(text: str) -> Dict[str, Any]:
         handle = _HANDLE.search(body)
         if handle:
             problems.append(failure(handle.group())[1] or "a GPU could not be opened")
+        elif found.get("attached", 0) > len(found["gpus"]):
+            problems.append("it counts %d GPUs and describes %d" % (found["attached"], len(found["gpus"])))
     found["problem"] = "; ".join(problems)[:300]
     found["gpus"].sort(key=lambda gpu: (str(gpu.get("bdf", "~")), gpu["index"]))
     return found
@@ -156,13 +163,19 @@ def _element(chunk: str) -> Optional[Element]:
     """One ``<gpu>`` element; when its lists (process names are not always escaped) spoil it, the element without them."""
     if len(chunk) > MAX_CHUNK:
         return None
-    clean = _CLOCKS.sub("", _FORBIDDEN.sub("?", chunk), count=1)
-    for candidate in (clean, _LISTS.sub("", clean)):
+    clean = _without(_FORBIDDEN.sub("?", chunk), "supported_clocks")
+    for candidate in (clean, _without(_without(clean, "processes"), "accounted_processes")):
         try:
             return ElementTree.fromstring(candidate)
         except (ElementTree.ParseError, ValueError, RecursionError):
             continue
     return None
+
+
+def _without(text: str, tag: str) -> str:
+    """`text` without everything from its first ``<tag>`` to its last ``</tag>``."""
+    start, end = text.find("<%s>" % tag), text.rfind("</%s>" % tag)
+    return text if start < 0 or end < start else text[:start] + text[end + len(tag) + 3:]
 
 
 def _text(element: Element, path: str) -> Optional[str]:
@@ -175,7 +188,9 @@ def _flag(value: Optional[str]) -> Optional[bool]:
     if value is None:
         return None
     word = value.lower()
-    return True if word in ("enabled", "yes", "true", "active", "pending") else False if word in ("disabled", "no", "false", "not active") else None
+    if word in ("enabled", "yes", "true", "active", "pending"):
+        return True
+    return False if word in ("disabled", "no", "false", "not active") else None
 
 
 def _sum(element: Element, folder: str) -> Optional[int]:
@@ -192,7 +207,7 @@ def _gpu(element: Element, index: int, chunk: str) -> Dict[str, Any]:
     device = _text(element, "pci/pci_device_id")
     gpu: Dict[str, Any] = {
         "index": index,
-        "bdf": bus_address(_text(element, "pci/pci_bus_id") or element.get("id", "")),
+        "bdf": bus_address(_text(element, "pci/pci_bus_id") or element.get("id") or ""),
         "uuid": _text(element, "uuid"),
         "name": _text(element, "product_name"),
         "arch": _text(element, "product_architecture"),
@@ -293,7 +308,7 @@ def _processes(element: Element) -> List[Dict[str, Any]]:
             name = _text(item, "process_name")
             processes.append(drop_empty({
                 # The end of a long path tells more than its beginning.
-                "pid": pid, "name": name if name is None or len(name) <= 64 else "…" + name[-63:],
+                "pid": pid, "name": name if name is None or len(name) <= 64 else "..." + name[-61:],
                 "type": _text(item, "type"), "used_mib": integer(_text(item, "used_memory")),
             }))
     return processes
