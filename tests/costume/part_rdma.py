@@ -188,8 +188,9 @@ def _bridge(spec: Spec, hca: Hca) -> str:
     """The port above an HCA. Grace systems need access control there; HGX wants it off."""
     sign = "+" if spec.grace else "-"
     bdf = hca.bdf[:5] + "%02x:00.0" % (int(hca.bdf[5:7], 16) - 1)
-    return "%s PCI bridge: Example PCIe Switch\n\tCapabilities: [100 v1] Access Control Services\n\t\tACSCtl:\tSrcValid%s TransBlk- ReqRedir%s\n\n" % (
-        bdf, sign, sign)
+    return "".join((
+        bdf, " PCI bridge: Example PCIe Switch\n\tCapabilities: [100 v1] Access Control Services\n",
+        "\t\tACSCtl:\tSrcValid%s TransBlk- ReqRedir%s\n\n" % (sign, sign)))
 
 
 def _network(wardrobe: Wardrobe, devices: List[Hca]) -> None:
@@ -226,7 +227,8 @@ def _gpudirect(spec: Spec, wardrobe: Wardrobe, devices: List[Hca]) -> None:
         wardrobe.commands[gpudirect.MODINFO] = Ran(1, "", "modinfo: ERROR: Module nvidia_peermem not found.\n")
         return
     wardrobe.commands[gpudirect.MODINFO] = (
-        "version:        %s\ndescription:    NVIDIA GPU memory plug-in\nlicense:        Dual BSD/GPL\ndepends:        nvidia,ib_uverbs\n" % spec.driver)
+        "version:        %s\ndescription:    NVIDIA GPU memory plug-in\nlicense:        Dual BSD/GPL\n"
+        "depends:        nvidia,ib_uverbs\n" % spec.driver)
     if "peermem_missing" not in spec.faults:
         wardrobe.files["/sys/module/nvidia_peermem/version"] = spec.loaded_driver + "\n"
         wardrobe.files["/etc/modules-load.d/nvidia-peermem.conf"] = "nvidia_peermem\n"

@@ -42,7 +42,8 @@ ATTACH_KINDS = tuple((kind, re.compile(pattern)) for kind, pattern in (
     ("topology", r"dma-buf attach failed: PCI topology not supported"),
     ("importer", r"dma-buf attach failed: importer unable to handle MMIO"),
 ))
-_ERRNO_524 = re.compile(r"\berrno[ :=]*-?524\b|\berror[ :=]*-?524\b|\bmlx5dv_reg_dmabuf_mr\b|(?:mlx5|dma-?buf|ib_core|infiniband)\S*.*[ (=]-524\b", re.I)
+_ERRNO_524 = re.compile(
+    r"\berrno[ :=]*-?524\b|\berror[ :=]*-?524\b|\bmlx5dv_reg_dmabuf_mr\b|(?:mlx5|dma-?buf|ib_core|infiniband)\S*.*[ (=]-524\b", re.I)
 _ATTACH = re.compile(r"dma-buf attach failed")
 _PERSIST_FOLDERS = ("/etc/modules-load.d", "/run/modules-load.d", "/usr/lib/modules-load.d")
 _NAME = re.compile(r"\bnvidia[-_]peermem\b")

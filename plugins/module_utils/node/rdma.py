@@ -113,7 +113,9 @@ def _natural(name: str) -> Tuple[Any, ...]:
     return tuple((1, int(part[:18]), "") if part.isdigit() and part.isascii() else (0, 0, part) for part in re.split(r"([0-9]+)", name))
 
 
-def _hca(reader: Reader, name: str, links: Sequence[Dict[str, Any]], mtus: Dict[Tuple[str, int], int], unknown: Dict[str, str]) -> Dict[str, Any]:
+def _hca(
+    reader: Reader, name: str, links: Sequence[Dict[str, Any]], mtus: Dict[Tuple[str, int], int], unknown: Dict[str, str],
+) -> Dict[str, Any]:
     base = "%s/%s" % (CLASS, name)
     device = base + "/device"
     address = reader.link(device).strip().rsplit("/", 1)[-1]
