@@ -6,23 +6,30 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import (  # noqa: F401 (importing registers their checks, in the order of the report)
-    driver, gpu, fabric, rdma, gpudirect, container, image, host, storage, plan, drift,
-)
-from .model import CLUSTER, REGISTRY, Check, Context, Finding, Node, Outcome, finding
+from . import container, drift, driver, fabric, gpu, gpudirect, host, image, plan, rdma, storage
+from .model import CLUSTER, REGISTRY, SEVERITIES, STATUSES, Check, Context, Finding, Node, Outcome, finding
+
+AREAS = (driver, gpu, fabric, rdma, gpudirect, container, image, host, storage, plan, drift)
+"""Modules that register checks when they are imported, in the order of the report."""
+_ORDER = {area.__name__.rsplit(".", 1)[-1]: i for i, area in enumerate(AREAS)}
 
 REACHABLE = Check(
     id="node.reachable", severity="block", title="Node answers",
     why="A node that does not answer cannot be judged, nor serve.",
-    fix="Make the node reachable for Ansible (`ansible NODE -m ansible.builtin.ping`), then run `ansible-playbook inferops.vllm.preflight` again.",
+    fix="Make the node reachable (`ansible NODE -m ansible.builtin.ping`), then run `ansible-playbook inferops.vllm.preflight` again.",
     read_from="the connection", source="https://docs.ansible.com/ansible/latest/inventory_guide/connection_details.html",
     run=lambda node, context: Outcome("pass"), cluster=False,
 )
 
 
+def checks() -> List[Check]:
+    """All checks in the order of the report."""
+    return sorted(REGISTRY.values(), key=lambda rule: _ORDER.get(rule.id.split(".")[0], len(_ORDER)))
+
+
 def groups() -> Tuple[str, ...]:
     """First parts of all check ids: the words that select checks by tag."""
-    return tuple(dict.fromkeys(["node"] + [id.split(".")[0] for id in REGISTRY]))
+    return tuple(dict.fromkeys(["node"] + [rule.id.split(".")[0] for rule in checks()]))
 
 
 def judge(nodes: Sequence[Node], context: Context, only: Optional[Iterable[str]] = None,
@@ -39,7 +46,7 @@ def judge(nodes: Sequence[Node], context: Context, only: Optional[Iterable[str]]
         findings, grouped by node in the order of `nodes`, the cluster's own last. A check that
         raises is itself an ``unknown`` finding: a fault of the rule never passes a node.
     """
-    chosen = [c for c in REGISTRY.values() if _selected(c.id, only, without)]
+    chosen = _selected(only, without)
     answering = [node for node in nodes if not node.unreachable]
     by_node: Dict[str, List[Finding]] = {node.name: [] for node in nodes}
     by_node[CLUSTER] = []
@@ -48,29 +55,50 @@ def judge(nodes: Sequence[Node], context: Context, only: Optional[Iterable[str]]
         by_node[node.name].append(finding(REACHABLE, node.name, outcome))
     for rule in chosen:
         if rule.cluster:
-            try:
-                outcomes = rule.run(answering, context) if answering else {}
-            except Exception as exc:
-                outcomes = {CLUSTER: _broken(exc)}
-            for name, outcome in outcomes.items():
-                by_node.setdefault(name, []).append(finding(rule, name, outcome))
+            for name, outcome in _of_cluster(rule, answering, context).items():
+                # A rule that names a node that does not exist speaks of the cluster.
+                by_node.get(name, by_node[CLUSTER]).append(finding(rule, name if name in by_node else CLUSTER, outcome))
         else:
             for node in answering:
-                try:
-                    outcome = rule.run(node, context)
-                except Exception as exc:
-                    outcome = _broken(exc)
-                by_node[node.name].append(finding(rule, node.name, outcome))
+                by_node[node.name].append(finding(rule, node.name, _of_node(rule, node, context)))
     return [f for found in by_node.values() for f in found]
 
 
-def _selected(id: str, only: Optional[Iterable[str]], without: Optional[Iterable[str]]) -> bool:
-    group = id.split(".")[0]
-    return (not only or group in only) and (not without or group not in without)
+def _selected(only: Optional[Iterable[str]], without: Optional[Iterable[str]]) -> List[Check]:
+    wanted, unwanted = set(only or ()), set(without or ())
+    return [rule for rule in checks() if (not wanted or rule.id.split(".")[0] in wanted) and rule.id.split(".")[0] not in unwanted]
+
+
+def _of_node(rule: Check, node: Node, context: Context) -> Outcome:
+    try:
+        outcome = rule.run(node, context)
+    except Exception as exc:
+        return _broken(exc)
+    return outcome if _sound(outcome) else _nonsense(outcome)
+
+
+def _of_cluster(rule: Check, nodes: Sequence[Node], context: Context) -> Dict[str, Outcome]:
+    if not nodes:
+        return {}
+    try:
+        outcomes = rule.run(nodes, context)
+    except Exception as exc:
+        return {CLUSTER: _broken(exc)}
+    if not isinstance(outcomes, dict):
+        return {CLUSTER: _nonsense(outcomes)}
+    return {name: outcome if _sound(outcome) else _nonsense(outcome) for name, outcome in outcomes.items()}
+
+
+def _sound(outcome: Any) -> bool:
+    return isinstance(outcome, Outcome) and outcome.status in STATUSES and (outcome.severity is None or outcome.severity in SEVERITIES)
 
 
 def _broken(exc: Exception) -> Outcome:
-    return Outcome("unknown", "the check itself failed: %s: %s" % (type(exc).__name__, str(exc)[:200]))
+    return Outcome("unknown", "the check itself failed: %s: %s" % (type(exc).__name__, str(exc)[:80]))
+
+
+def _nonsense(outcome: Any) -> Outcome:
+    return Outcome("unknown", "the check itself failed: it answered %s" % str(outcome)[:60])
 
 
 def verdicts(nodes: Sequence[Node], findings: Iterable[Finding]) -> Dict[str, str]:
@@ -125,10 +153,12 @@ def summary(verdict: Mapping[str, str], findings: Sequence[Finding]) -> Dict[str
 def exit_reason(verdict: Mapping[str, str], findings: Sequence[Finding], fail_on: str) -> str:
     """``""`` (fine), ``"blocked"`` or ``"unreachable"`` for ``preflight_fail_on`` block, warn or never.
 
-    A cluster-wide blocker counts as blocked; blocked wins over unreachable.
+    A cluster-wide blocker counts as blocked, and so does a run that judged no node; blocked wins over unreachable.
     """
     if fail_on == "never":
         return ""
+    if not verdict:
+        return "blocked"
     words = set(verdict.values())
     bad = {"blocked", "unknown"} | ({"warn"} if fail_on == "warn" else set())
     cluster = [f for f in findings if f["node"] == CLUSTER]

@@ -72,7 +72,7 @@ class Node:
         unreachable: why the node could not be asked, empty when it could.
     """
 
-    __slots__ = ("name", "facts", "declared", "unreachable")
+    __slots__ = ("declared", "facts", "name", "unreachable")
 
     def __init__(self, name: str, facts: Optional[Mapping[str, Any]], declared: Optional[Mapping[str, Any]] = None,
                  unreachable: str = "") -> None:
@@ -195,7 +195,8 @@ def check(id: str, severity: str, title: str, why: str, fix: str, read_from: str
     return register
 
 
-def cluster_check(id: str, severity: str, title: str, why: str, fix: str, read_from: str, source: str) -> Callable[[ClusterRule], ClusterRule]:
+def cluster_check(id: str, severity: str, title: str, why: str, fix: str, read_from: str,
+                  source: str) -> Callable[[ClusterRule], ClusterRule]:
     """Register a rule that compares all nodes."""
 
     def register(rule: ClusterRule) -> ClusterRule:
@@ -214,6 +215,15 @@ def _add(new: Check) -> None:
 
 
 Finding = Dict[str, Any]
+OBSERVED_MAX = 300
+"""Characters of what was observed or required that a finding keeps; a check stays far below."""
+
+
+def _line(text: str) -> str:
+    """One line without control characters, at most OBSERVED_MAX long: facts may hold anything."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text[:OBSERVED_MAX + 1])
+    return text if len(text) <= OBSERVED_MAX else text[:OBSERVED_MAX - 1] + "…"
 
 
 def finding(rule: Check, node: str, outcome: Outcome) -> Finding:
@@ -224,8 +234,8 @@ def finding(rule: Check, node: str, outcome: Outcome) -> Finding:
         "node": node,
         "status": outcome.status,
         "severity": outcome.severity or rule.severity,
-        "observed": outcome.observed,
-        "required": outcome.required,
+        "observed": _line(outcome.observed),
+        "required": _line(outcome.required),
         "read_from": outcome.read_from or rule.read_from,
         "why": (outcome.why or rule.why) if bad else "",
         "fix": (outcome.fix or rule.fix) if bad else "",
