@@ -267,12 +267,11 @@ def parse_audit(text: str) -> List[str]:
         if line.startswith(" ") and line.strip():
             if state:
                 found.append("%s: %s" % (line.split()[0][:80], state))
-        elif line.startswith("The following packages"):
-            state = next((word for phrase, word in _DPKG_STATES if phrase in line), "")
-        elif line.strip() and not state:
-            state = next((word for phrase, word in _DPKG_STATES if phrase in line), "")
         elif not line.strip():
             state = ""
+        elif not state or line.startswith("The following packages"):
+            # The phrase that names the state may stand on the second line of the heading.
+            state = next((word for phrase, word in _DPKG_STATES if phrase in line), "")
     return list(dict.fromkeys(found))
 
 
@@ -611,7 +610,9 @@ def _stuck(reader: Reader, unknown: Dict[str, str]) -> Optional[List[Dict[str, A
     if not isinstance(found, list):
         unknown["stuck"] = "the processes could not be looked through: " + (probed.error or "no answer")
         return None
-    if probed.value.get("truncated") and not found:
+    if probed.value.get("hidden"):
+        unknown["stuck"] = "the processes of others are hidden from this user"
+    elif probed.value.get("truncated") and not found:
         unknown["stuck"] = "there are more processes than could be looked through"
     tables = [item for item in found[:20] if isinstance(item, dict)]
     return [{"pid": item.get("pid"), "comm": str(item.get("comm"))[:64], "state": str(item.get("state"))[:1]} for item in tables]

@@ -16,6 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 
 from .redact import MASK, redact
 
+PROC = "/proc"
+DEV = "/dev"
 MAX_PIDS = 20000
 MAX_STUCK = 50
 MAX_HOLDERS = 64
@@ -34,7 +36,7 @@ ENV_NAMES = ("LD_LIBRARY_PATH",)
 _KTHREAD = 0x00200000
 _DRIVER = re.compile(r"(?:^|[^A-Za-z0-9])_{0,2}(?:nvidia|nv_|nv-|nvkms|nvswitch|uvm_|mlx5|ib_|rdma_)")
 _GPU_NODE = re.compile(r"^/dev/nvidia\d+$")
-_VLLM_COMM = re.compile(r"^(?:vllm|python|pypy|uv|ray)", re.I)
+_VLLM_COMM = re.compile(r"^(?:vllm|python|pypy)", re.IGNORECASE)
 _SECRET_FLAG = re.compile(
     r"(?is)^--?(?:token|(?:[a-z0-9._-]*[-_.])?(?:api[-_]?keys?|passwords?|secrets?|(?:hf|hub|auth|access|bearer|registry)[-_]?token))(=.*)?$")
 Isolate = Callable[[Mapping[str, Callable[[], Any]], float], Dict[str, Tuple[Any, str]]]
@@ -72,7 +74,7 @@ def is_vllm(argv: List[str]) -> bool:
         return True
     for at, part in enumerate(argv[:4]):
         following = argv[at + 1] if at + 1 < len(argv) else ""
-        if os.path.basename(part) == "vllm" and following == "serve":
+        if part.rpartition("/")[2] == "vllm" and following == "serve":
             return True
         if part == "-m" and (following.startswith("vllm.entrypoints.") or following == "vllm"):
             return True
@@ -107,7 +109,7 @@ def _text(path: str) -> str:
 
 def _uptime() -> float:
     try:
-        return float(_text("/proc/uptime").split()[0])
+        return float(_text(PROC + "/uptime").split()[0])
     except (ValueError, IndexError):
         return 0.0
 
@@ -115,7 +117,7 @@ def _uptime() -> float:
 def _cgroup(pid: int) -> str:
     """Path of the process in the unified hierarchy, else in that of systemd or the longest of all."""
     paths: Dict[str, str] = {}
-    for line in _text("/proc/%d/cgroup" % pid).splitlines():
+    for line in _text("%s/%d/cgroup" % (PROC, pid)).splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
             paths[parts[1]] = parts[2][:512]
@@ -126,10 +128,7 @@ def _cgroup(pid: int) -> str:
 def _in_driver(process: Stat) -> bool:
     if _DRIVER.search(process.comm):
         return True
-    for name in ("wchan", "stack"):
-        if _DRIVER.search(_text("/proc/%d/%s" % (process.pid, name))):
-            return True
-    return False
+    return any(_DRIVER.search(_text("%s/%d/%s" % (PROC, process.pid, name))) for name in ("wchan", "stack"))
 
 
 def _stuck(candidates: List[Stat], now: float, ticks: float) -> List[Dict[str, Any]]:
@@ -140,7 +139,7 @@ def _stuck(candidates: List[Stat], now: float, ticks: float) -> List[Dict[str, A
     time.sleep(SETTLE)
     still = []
     for old in named[:MAX_STUCK]:
-        new = parse_stat(_text("/proc/%d/stat" % old.pid))
+        new = parse_stat(_text("%s/%d/stat" % (PROC, old.pid)))
         if new and new.state == "D" and (new.started, new.cpu) == (old.started, old.cpu):
             still.append({"pid": old.pid, "comm": old.comm, "state": "D"})
     return still
@@ -149,7 +148,7 @@ def _stuck(candidates: List[Stat], now: float, ticks: float) -> List[Dict[str, A
 def _open_gpus(pid: int) -> int:
     """Number of different GPUs that the process has open; OSError when that may not be seen."""
     found = set()
-    folder = "/proc/%d/fd" % pid
+    folder = "%s/%d/fd" % (PROC, pid)
     for name in os.listdir(folder):
         try:
             target = os.readlink(folder + "/" + name)
@@ -179,7 +178,7 @@ def _serving(candidates: List[Stat]) -> List[int]:
     """Pids among `candidates` whose command line is vLLM's."""
     found = []
     for process in candidates:
-        argv = _text("/proc/%d/cmdline" % process.pid).rstrip("\0 ").split("\0")
+        argv = _text("%s/%d/cmdline" % (PROC, process.pid)).rstrip("\0 ").split("\0")
         # A process that renamed itself has one string that holds all.
         if is_vllm(argv if len(argv) > 1 else argv[0].split(" ")):
             found.append(process.pid)
@@ -195,30 +194,32 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
 
     Returns:
         ``{"stuck": [{pid, comm, state}], "holders": [{pid, comm, state, devices, cgroup}], "vllm": [pids],
-        "denied": processes whose open files could not be read, "truncated": bool, "vllm_error": str}``;
-        `denied` is 0 where no GPU device exists, since then nothing is looked for.
+        "denied": processes whose open files could not be read, "truncated": bool, "hidden": the processes of
+        others cannot be seen at all, "vllm_error": str}``; open files are looked at only where a GPU device exists.
 
     Raises:
         OSError: /proc cannot be listed.
     """
     until = time.monotonic() + BUDGET
     ticks = float(os.sysconf("SC_CLK_TCK"))
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    pids = sorted(int(name) for name in os.listdir(PROC) if name.isdigit())
     truncated = len(pids) > MAX_PIDS
+    # Mounted with hidepid, /proc shows no process of others, not even the first.
+    hidden = 1 not in pids
     processes: Dict[int, Stat] = {}
     for pid in pids[:MAX_PIDS]:
         if time.monotonic() > until:
             truncated = True
             break
-        process = parse_stat(_text("/proc/%d/stat" % pid))
+        process = parse_stat(_text("%s/%d/stat" % (PROC, pid)))
         if process:
             processes[pid] = process
     stuck = _stuck([p for p in processes.values() if p.state == "D"], _uptime(), ticks)
     ours = _ours(processes)
     theirs = [p for p in processes.values() if p.pid not in ours and not p.flags & _KTHREAD and p.state != "Z"]
     holders: List[Dict[str, Any]] = []
-    denied = 0
-    if any(re.match(r"nvidia\d+$", name) for name in os.listdir("/dev")):
+    denied = int(hidden)
+    if any(re.match(r"nvidia\d+$", name) for name in os.listdir(DEV)):
         for process in theirs:
             if time.monotonic() > until:
                 truncated = True
@@ -237,7 +238,10 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
     candidates = [p for p in theirs if p.state != "D" and _VLLM_COMM.match(p.comm)]
     value, error = isolate({"vllm": lambda: _serving(candidates)}, time.monotonic() + 1.5)["vllm"]
     serving = _parents(value or [], processes)
-    return {"stuck": stuck, "holders": holders, "vllm": serving, "denied": denied, "truncated": truncated, "vllm_error": error}
+    return {
+        "stuck": stuck, "holders": holders, "vllm": serving,
+        "denied": denied, "truncated": truncated, "hidden": hidden, "vllm_error": error,
+    }
 
 
 def _parents(pids: List[int], processes: Mapping[int, Stat]) -> List[int]:
@@ -270,13 +274,13 @@ def detail(pid: str) -> Dict[str, Any]:
         ValueError: `pid` is no number.
     """
     number = int(pid)
-    process = parse_stat(_text("/proc/%d/stat" % number))
+    process = parse_stat(_text("%s/%d/stat" % (PROC, number)))
     if process is None or process.state == "D":
         return {}
-    argv = [part[:4000] for part in _text("/proc/%d/cmdline" % number).rstrip("\0").split("\0")][:300]
+    argv = [part[:4000] for part in _text("%s/%d/cmdline" % (PROC, number)).rstrip("\0").split("\0")][:300]
     env: Optional[Dict[str, str]] = None
     try:
-        with open("/proc/%d/environ" % number, "rb") as source:
+        with open("%s/%d/environ" % (PROC, number), "rb") as source:
             env = wanted_environment(source.read(1 << 20).decode("utf-8", "replace"))
     except OSError:
         pass

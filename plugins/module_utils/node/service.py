@@ -70,6 +70,8 @@ def _processes(reader: Reader, unknown: Dict[str, str]) -> Optional[List[Dict[st
         return None
     if scanned.get("vllm_error"):
         unknown["processes"] = "the command lines could not be read: %s" % scanned["vllm_error"]
+    elif scanned.get("hidden") and not pids:
+        unknown["processes"] = "the processes of others are hidden from this user"
     elif scanned.get("truncated") and not pids:
         unknown["processes"] = "there are more processes than could be looked through"
     found: List[Dict[str, Any]] = []
