@@ -8,9 +8,9 @@
     python -m tests.lab.vm status
     python -m tests.lab.vm down [vm1 …]        remove, all when none is named
 
-A machine has two cards: eth0 for SSH from this machine (127.0.0.1, a port of its own) and for the
-package repository, eth1 on a segment shared with the other machines (and with the container nodes
-when the lab bridge is up). Nothing leads out of this machine.
+A machine has two cards: eth0 on a segment shared with the other machines (and with the container
+nodes when the lab bridge is up), eth1 for SSH from this machine (127.0.0.1, a port of its own) and
+for the package repository. Nothing leads out of this machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import processes, vm_image, vm_initrd, vm_qemu
+from . import ssh as ssh_keys
 from .errors import CannotRunHere, LabError
 from .settings import Node, Settings
 
@@ -139,22 +140,32 @@ def free_port() -> int:
 
 
 def seed_files(
-    *, name: str, address: str, prefix: int, number: int, public_key: str, host_key: tuple[str, str]
+    *,
+    name: str,
+    address: str,
+    prefix: int,
+    number: int,
+    public_key: str,
+    host_key: tuple[str, str],
+    peers: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[bytes, int]]:
-    """The files that make a machine of the shared disk: path to (content, mode)."""
+    """The files that make a machine of the shared disk: path to (content, mode).
 
-    def network(card: int, cidr: str, more: str = "") -> str:
-        return (
-            f"[Match]\nMACAddress={vm_qemu.mac(number, card)}\n\n[Network]\nAddress={cidr}\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n{more}"
-        )
+    peers: name to address of the other nodes.
+    """
+    everyone = {**(peers or {}), name: address}
+    hosts = "".join(f"{value} {key}\n" for key, value in sorted(everyone.items()))
+
+    def network(card: int, cidr: str) -> str:
+        return f"[Match]\nMACAddress={vm_qemu.mac(number, card)}\n\n[Network]\nAddress={cidr}\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n"
 
     management = f"{vm_qemu.MANAGEMENT_ADDRESS}/{vm_qemu.MANAGEMENT_PREFIX}"
     texts = {
         "/etc/hostname": (f"{name}\n", 0o644),
-        "/etc/hosts": (f"127.0.0.1 localhost\n{address} {name}\n", 0o644),
+        "/etc/hosts": (f"127.0.0.1 localhost\n{hosts}", 0o644),
         "/etc/machine-id": (f"{0x1AB0000 + number:032x}\n", 0o444),
-        "/etc/systemd/network/10-management.network": (network(0, management), 0o644),
-        "/etc/systemd/network/20-segment.network": (network(1, f"{address}/{prefix}"), 0o644),
+        "/etc/systemd/network/10-segment.network": (network(0, f"{address}/{prefix}"), 0o644),
+        "/etc/systemd/network/20-management.network": (network(1, management), 0o644),
         "/etc/ssh/ssh_host_ed25519_key": (host_key[0], 0o600),
         "/etc/ssh/ssh_host_ed25519_key.pub": (host_key[1], 0o644),
         "/root/.ssh/authorized_keys": (public_key, 0o600),
@@ -162,15 +173,6 @@ def seed_files(
         "/etc/inferops-lab/node": (f"name={name}\nkind=vm\n", 0o644),
     }
     return {path: (text.encode(), mode) for path, (text, mode) in texts.items()}
-
-
-def _ensure_key(settings: Settings) -> str:
-    """The lab's SSH key, made when it is not there; its public half."""
-    path = settings.ssh_key
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "inferops-lab", "-f", str(path)])
-    return path.with_name(path.name + ".pub").read_text(encoding="utf-8")
 
 
 def create(
@@ -181,11 +183,13 @@ def create(
     cpus: int = 2,
     segment: str = "auto",
     accelerator: str = "auto",
+    peers: Mapping[str, str] | None = None,
 ) -> Vm:
     """Make the machine's disk, keys and record; a machine that exists is returned as it is.
 
     segment: bridge (a tap on the lab bridge), socket (machines only), auto (bridge when it is up).
-    accelerator: kvm, tcg, auto. Raises CannotRunHere, LabError, and ValueError for a bad name.
+    accelerator: kvm, tcg, auto. peers: names and addresses for its /etc/hosts.
+    Raises CannotRunHere, LabError, and ValueError for a bad name.
     """
     number = machine_number(name)
     if lack := missing():
@@ -203,13 +207,14 @@ def create(
             accelerator = "kvm" if works else "tcg"
         home = folder(settings, name)
         home.mkdir(parents=True, mode=0o700)
-        host_key = home / "host_key"
-        _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(host_key)])
+        node = Node(name, segment_address(settings, number), "vm", settings.suite)
+        login_key = ssh_keys.ensure_login_key(settings) + "\n"
+        host_key = ssh_keys.ensure_host_key(settings, node)
         public = host_key.with_suffix(".pub").read_text(encoding="utf-8")
         vm = Vm(
             name=name,
             number=number,
-            address=segment_address(settings, number),
+            address=node.address,
             ssh_port=free_port(),
             release=image.release,
             image=str(image.folder),
@@ -223,8 +228,9 @@ def create(
             address=vm.address,
             prefix=settings.prefix_length,
             number=number,
-            public_key=_ensure_key(settings),
+            public_key=login_key,
             host_key=(host_key.read_text(encoding="utf-8"), public),
+            peers=peers,
         )
         initrd = image.initrd.read_bytes() + vm_initrd.seed(secrets.token_hex(8), files)
         (home / "initrd").write_bytes(initrd)
@@ -457,7 +463,7 @@ def rxe(settings: Settings, name: str, device: str = "rxe0") -> list[dict[str, A
     ssh(
         settings,
         name,
-        f"echo {shlex.quote(device)} eth1 > /etc/inferops-lab/rxe && /usr/local/lib/inferops-lab/rxe-up",
+        f"echo {shlex.quote(device)} eth0 > /etc/inferops-lab/rxe && /usr/local/lib/inferops-lab/rxe-up",
     )
     links: list[dict[str, Any]] = json.loads(ssh(settings, name, "rdma -j link").stdout)
     return links

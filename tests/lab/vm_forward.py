@@ -20,13 +20,13 @@ def main(port: int) -> int:
         return 1
     link.settimeout(None)
     while True:
-        ready, _, _ = select.select([0, link], [], [])
+        ready, _, _ = select.select([0, link.fileno()], [], [])
         if 0 in ready:
             data = os.read(0, 65536)
             if not data:
                 return 0
             link.sendall(data)
-        if link in ready:
+        if link.fileno() in ready:
             data = link.recv(65536)
             if not data:
                 return 0

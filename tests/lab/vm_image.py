@@ -18,7 +18,7 @@ from .errors import CannotRunHere, LabError
 from .settings import Settings
 
 # Raised when the recipe below changes what comes out for the same packages.
-RECIPE = 1
+RECIPE = 2
 
 PACKAGES = (
     "busybox-static",
@@ -137,6 +137,7 @@ class Image:
 
     folder: Path
     release: str
+    version: str
 
     @property
     def kernel(self) -> Path:
@@ -295,7 +296,7 @@ def cached(settings: Settings) -> Image | None:
     if not (folder / "image.json").is_file():
         return None
     facts = json.loads((folder / "image.json").read_text(encoding="utf-8"))
-    return Image(folder, facts["release"])
+    return Image(folder, facts["release"], facts["version"])
 
 
 def ensure(settings: Settings) -> Image:
@@ -322,18 +323,20 @@ def ensure(settings: Settings) -> Image:
             excluded=patterns,
         )
         release = max(path.name for path in (tree / "lib/modules").iterdir())
-        image = Image(work, release)
+        query = ["dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f=${Version}", f"linux-image-{release}"]
+        version = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+        image = Image(work, release, version)
         kernel = (tree / "boot" / f"vmlinuz-{release}").read_bytes()
         image.kernel.write_bytes(vm_initrd.uncompressed_kernel(kernel))
         image.initrd.write_bytes(vm_initrd.base(tree, release))
         prepare(tree)
         make_disk(tree, image.disk)
         shutil.rmtree(tree)
-        facts = {"release": release, "seconds": round(time.monotonic() - began, 1)}
+        facts = {"release": release, "version": version, "seconds": round(time.monotonic() - began, 1)}
         (work / "image.json").write_text(json.dumps(facts) + "\n")
         work.rename(final)
     finally:
         if work.exists():
             mounts.unmount_below(work)
             shutil.rmtree(work, ignore_errors=True)
-    return Image(final, release)
+    return Image(final, release, version)

@@ -127,8 +127,8 @@ def module_order(modules_dep: str, wanted: Iterable[str]) -> list[str]:
             order.append(path)
 
     for name in wanted:
-        if path := by_name.get(name.replace("-", "_")):
-            visit(path)
+        if found := by_name.get(name.replace("-", "_")):
+            visit(found)
     return order
 
 

@@ -72,14 +72,20 @@ class Machine:
 
 
 def mac(number: int, card: int) -> str:
-    """Locally administered address of a machine's card: 0 management, 1 segment."""
+    """Locally administered address of a machine's card: 0 segment (eth0), 1 management (eth1)."""
     return f"52:54:00:77:{number:02x}:{card:02x}"
 
 
 def argv(machine: Machine, extra_kernel_arguments: Sequence[str] = ()) -> list[str]:
     """The command that runs the machine in the foreground, without a screen."""
     kvm = machine.accelerator == "kvm"
-    forward = " ".join([sys.executable, str(Path(__file__).with_name("vm_forward.py")), str(machine.repository_port)])
+    forward = " ".join(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("vm_forward.py")),
+            str(machine.repository_port),
+        ]
+    )
     management = ",".join(
         [
             "user",
@@ -107,7 +113,7 @@ def argv(machine: Machine, extra_kernel_arguments: Sequence[str] = ()) -> list[s
     command += ["-append", " ".join([*KERNEL_ARGUMENTS, *extra_kernel_arguments])]
     command += ["-drive", f"if=none,id=root,format=qcow2,discard=unmap,file={machine.disk}"]
     command += ["-device", "virtio-blk-pci,drive=root"]
-    for card, (name, backend) in enumerate((("management", management), ("segment", segment))):
+    for card, (name, backend) in enumerate((("segment", segment), ("management", management))):
         command += ["-netdev", backend, "-device"]
         command += [f"virtio-net-pci,netdev={name},mac={mac(machine.number, card)},romfile="]
     command += ["-object", "rng-random,id=random,filename=/dev/urandom"]
