@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="bring up nodes and registry, print the inventory")
     up.add_argument("--nodes", type=int, default=2, metavar="N", help="container nodes (2)")
+    up.add_argument("--vms", type=int, default=0, metavar="N", help="virtual machines (0)")
     up.add_argument("--suite", help="Debian release of the container nodes (bookworm)")
     up.add_argument("--no-image", action="store_true", help="leave the vLLM image out")
     verbs.add_parser("down", help="remove every trace of the lab, however it ended")
@@ -57,7 +58,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> None:
         nodes = [settings.container_node(n) for n in range(1, args.nodes + 1)]
         if args.suite:
             nodes = [type(n)(n.name, n.address, n.kind, args.suite) for n in nodes]
-        lab.up(settings, nodes, not args.no_image, _say)
+        machines = [f"vm{n}" for n in range(1, args.vms + 1)]
+        lab.up(settings, nodes, machines, not args.no_image, _say)
         print(settings.inventory.read_text(encoding="utf-8"), end="")
         _say(f"ansible-playbook -i {settings.inventory.parent.relative_to(REPOSITORY)} …")
     elif args.verb == "down":

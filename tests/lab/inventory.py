@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .registry import USER, authority, password_file
@@ -18,11 +18,16 @@ def host_vars(settings: Settings, node: Node) -> dict[str, Any]:
         "ansible_host": node.address,
         "lab_kind": node.kind,
         "vllm_host_ip": node.address,
-        "vllm_interface": "host0" if node.kind == "container" else "eth0",
+        "vllm_interface": "host0",
     }
 
 
-def document(settings: Settings, nodes: Iterable[Node], image_digest: str | None) -> dict[str, Any]:
+def document(
+    settings: Settings,
+    nodes: Iterable[Node],
+    image_digest: str | None,
+    machines: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
     """The inventory. Secrets are named by file, never written into it."""
     options = {
         "UserKnownHostsFile": settings.known_hosts,
@@ -52,14 +57,25 @@ def document(settings: Settings, nodes: Iterable[Node], image_digest: str | None
             "lab_image": f"{name}@{image_digest}",
         }
     hosts = {node.name: host_vars(settings, node) for node in nodes}
-    return {"all": {"children": {"vllm_nodes": {"hosts": hosts}}, "vars": every}}
+    children: dict[str, Any] = {"vllm_nodes": {"hosts": hosts}}
+    if machines:
+        children["lab_machines"] = {"hosts": {name: dict(v) for name, v in machines.items()}}
+    return {"all": {"children": children, "vars": every}}
 
 
-def text(settings: Settings, nodes: Iterable[Node], image_digest: str | None) -> str:
+def text(
+    settings: Settings,
+    nodes: Iterable[Node],
+    image_digest: str | None,
+    machines: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """The inventory as YAML. machines: variables of the virtual machines by name."""
     # Not needed to take a lab down, which has to work with Python alone.
     import yaml
 
     body = yaml.safe_dump(
-        document(settings, nodes, image_digest), sort_keys=False, default_flow_style=False
+        document(settings, nodes, image_digest, machines or {}),
+        sort_keys=False,
+        default_flow_style=False,
     )
     return HEADER + body

@@ -110,8 +110,20 @@ def bootstrap(suite: str, packages: Sequence[str], target: Path, log: Path) -> N
     argv += ['--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"']
     argv += [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
     argv += [f"--include={','.join(packages)}", suite, str(target), "-"]
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    if processes.run(f"build-{target.name}", argv, log, env, "\n".join(sources) + "\n"):
+    # Beside the tree, so that what a killed build leaves goes with the tree's own draft.
+    temporary = target.with_name(target.name + ".tmp")
+    temporary.mkdir(exist_ok=True)
+    env = {
+        **os.environ,
+        "DEBIAN_FRONTEND": "noninteractive",
+        "LC_ALL": "C.UTF-8",
+        "TMPDIR": str(temporary),
+    }
+    try:
+        status = processes.run(f"build-{target.name}", argv, log, env, "\n".join(sources) + "\n")
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if status:
         raise LabError(f"mmdebstrap could not make a {suite} root file system; its log is {log}")
 
 

@@ -51,6 +51,7 @@ def config_text(settings: Settings, nodes: Iterable[Node]) -> str:
         f"  IdentityFile {settings.ssh_key}\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {settings.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 5\n  LogLevel ERROR\n"
+        "  ServerAliveInterval 5\n  ServerAliveCountMax 2\n"
     )
     return "".join(parts) + common
 
