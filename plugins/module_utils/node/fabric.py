@@ -71,7 +71,8 @@ def parse_packages(text: str) -> Dict[str, str]:
         name, _tab, rest = line.partition("\t")
         raw, _tab, state = rest.partition("\t")
         version = raw.split(":", 1)[-1].split("-", 1)[0].strip()[:40]
-        if not state.startswith("ii") or not version[:1].isdigit() or "dev" in name.split("-"):
+        # The first letter is what is wanted (i or h, held), the second what is there.
+        if state[1:2] != "i" or not version[:1].isdigit() or "dev" in name.split("-"):
             continue
         if re.match(r"nvidia-fabric-?manager(?:-\d+)?$", name):
             found.setdefault("manager", version)

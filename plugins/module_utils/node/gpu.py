@@ -156,7 +156,9 @@ def _holders(reader: Reader, unknown: Dict[str, str]) -> Any:
         }))
     denied = integer(value.get("denied")) or 0
     who = reader.probe("process").value
-    if denied > 0 and not (isinstance(who, dict) and who.get("uid") == 0):
+    if value.get("hidden"):
+        unknown["holders"] = "the processes of others are hidden from this user"
+    elif denied > 0 and not (isinstance(who, dict) and who.get("uid") == 0):
         unknown["holders"] = "the open files of %d processes may only be read by root" % denied
     elif value.get("truncated"):
         unknown["holders"] = "not all processes could be looked at in time"
