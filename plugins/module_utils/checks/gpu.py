@@ -280,7 +280,7 @@ def idle(node: Node, context: Context) -> Outcome:
             )
             for h in found.foreign
         ]
-        return failed(plain("held by " + some(names, 3)), required)
+        return failed(plain("held by " + some(names, 3, 60)), required)
     if found.why:
         return unsure(found.why, required)
     if found.ours:
@@ -451,10 +451,10 @@ def xid(node: Node, context: Context) -> Outcome:
     worst = max(events, key=lambda event: event.rank) if events else None
     if worst is not None and worst.rank >= xids.CLASSES.index("reset"):
         return failed(_listed(events), required, fix=_FIXES[worst.kind])
+    if gpus_of(node).none:
+        return skipped("no NVIDIA GPU on this node: see gpu.count")
     why = node.why_unknown("gpu.kernel_log", "gpu.xid")
     if why or lines is None:
-        if gpus_of(node).none:
-            return skipped("no NVIDIA GPU on this node: see gpu.count")
         return unsure(why or "Xid lines of the kernel log were not read", required)
     if worst is None:
         return passed("none since boot", required)
@@ -625,7 +625,7 @@ def nvlink_matrix(node: Node, context: Context) -> Outcome:
     if found.none:
         return skipped("no NVIDIA GPU on this node: see gpu.count")
     names, cells, why = _matrix(node)
-    wanted = links or max([n for row in cells for n in row if n] or [0])
+    wanted = links or max([n for row in cells for n in row if n and n > 0] or [0])
     if not links and not why and not wanted:
         return skipped("the GPUs of this node have no NVLink")
     faults = _link_faults(node, context, links) or _cell_faults(names, cells, wanted)

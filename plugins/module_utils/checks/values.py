@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-_VERSION = re.compile(r"^\d{1,6}(?:\.\d{1,6}){0,4}$")
+_VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}\Z")
 LIMIT = 118
 """Characters of a text that goes into one line of a report."""
 
@@ -84,9 +84,9 @@ def plain(value: Any, limit: int = LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def some(names: Sequence[str], most: int = 4) -> str:
-    """``a, b, c``; of more than `most` names only the first ones and how many more there are."""
-    shown = ", ".join(plain(name, 40) for name in names[:most])
+def some(names: Sequence[str], most: int = 4, width: int = 40) -> str:
+    """``a, b, c``; of more than `most` names only the first ones and how many more there are; each cut at `width`."""
+    shown = ", ".join(plain(name, width) for name in names[:most])
     return shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most)
 
 
