@@ -93,13 +93,14 @@ def _judged(known: Sequence[Tuple[str, Mapping[str, str]]], unknown: Sequence[st
     outcomes: Dict[str, Outcome] = {}
     blocks = row.blocks(context) if row.blocks else None
     severity = None if blocks is None else "block" if blocks else "warn"
+    beside = " (not known on %s)" % _named(unknown) if unknown else ""
     # What most nodes have and some lack; bounded by twice the average number of items, so nodes times this stays linear.
     expected = [item for item, (value, _n) in majority.items() if value != MISSING and MISSING in counts[item]]
     for name, values in known:
         odd = [item for item in values if item in majority and values[item] != majority[item][0]]
         odd += [item for item in expected if item not in values]
         if odd:
-            outcomes[name] = _odd(values, odd, majority, present, severity)
+            outcomes[name] = _odd(values, odd, majority, present, beside, severity)
     note = "; not known on " + _named(unknown) if unknown else ""
     if tied:
         outcomes[CLUSTER] = warned(
@@ -129,13 +130,14 @@ def _odd(
     odd: Sequence[str],
     majority: Mapping[str, Tuple[str, int]],
     present: Mapping[str, int],
+    beside: str,
     severity: Optional[str],
 ) -> Outcome:
     first = odd[0]
     value, n = majority[first]
     more = " and %d more" % (len(odd) - 1) if len(odd) > 1 else ""
     observed = plain(_item(first, values.get(first, MISSING)), 100) + more
-    required = plain(value, 70) + " on %d of %s" % (n, plural(present[first], "node"))
+    required = plain(value, 70) + " on %d of %s%s" % (n, plural(present[first], "node"), beside)
     return failed(observed, required, severity=severity)
 
 
@@ -155,7 +157,7 @@ def _tie(known: Sequence[Tuple[str, Mapping[str, str]]], tied: Sequence[str], co
             groups.setdefault(values.get(item, MISSING), []).append(name)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     told = "; ".join("%s on %s" % (plain(value, 40), some(names, 2)) for value, names in ordered[:3])
-    more = "; %d other values" % (len(ordered) - 3) if len(ordered) > 3 else ""
+    more = "; " + plural(len(ordered) - 3, "other value") if len(ordered) > 3 else ""
     others = "; %d more items tie" % (len(tied) - 1) if len(tied) > 1 else ""
     return plain("tie" + (" of " + item if item else "") + ": " + told + more + others + note, 180)
 

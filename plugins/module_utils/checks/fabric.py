@@ -86,7 +86,7 @@ def manager(node: Node, context: Context) -> Outcome:
     active = text(service, "active")
     absent = _not_here(node, context)
     if absent:
-        if active in ("active", "activating", "failed"):
+        if active in ("active", "activating", "failed") and not gpus_of(node).none:
             return warned(
                 plain("service %s; %s" % (active, absent)),
                 "none",

@@ -19,6 +19,7 @@ KERNEL_B300 = "6.8.0-85-generic"
 KERNEL_GB300 = "6.14.0-1015-nvidia-64k"
 IMAGE = "vllm/vllm-openai:kimi-k3"
 DIGEST = "vllm/vllm-openai@sha256:" + "3c" * 32
+OTHER_DIGEST = "vllm/vllm-openai@sha256:" + "d4" * 32
 CLUSTER_UUID = "5d0f7c1a-4c7e-4f35-9b0e-7d7d1f5d9a10"
 B300_BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 GB300_BUSES = ("0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0")
