@@ -26,7 +26,7 @@ def number(text: Any) -> Optional[float]:
 
 
 def bus_address(text: str) -> str:
-    """PCI address as ``0000:1b:00.0`` (``00000000:1B:00.0``, ``PCI:0008:06:00`` and ``1b:00.0`` mean the same form); input when it is none."""
+    """PCI address as ``0000:1b:00.0``, from ``00000000:1B:00.0``, ``PCI:0008:06:00`` or ``1b:00.0``; the input when it is none."""
     stripped = text.strip()
     stripped = stripped[4:] if stripped.upper().startswith("PCI:") else stripped
     found = _BDF.match(stripped)
