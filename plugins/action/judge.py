@@ -81,8 +81,6 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("preflight_report_dir: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
         for text, color in report.terminal(document, where=result["report"]["html"]):
             display.display(text, color=color)
-        result["verdicts"] = verdicts
-        result["summary"] = judging.summary(verdicts, findings)
         reason = judging.exit_reason(verdicts, findings, args["fail_on"])
         if reason == "unreachable":
             names = [name for name, verdict in verdicts.items() if verdict == "unreachable"]
@@ -90,9 +88,11 @@ class ActionModule(ActionBase):
                 len(names), len(verdicts), _few(names)))
         if reason:
             bad = [name for name, verdict in verdicts.items() if verdict not in ("ready", "warn")]
-            result["failed"] = True
-            result["msg"] = "Not ready: %s. The report names what blocks and which call mends it: %s" % (
-                _few(bad or list(verdicts)), result["report"]["html"])
+            # The report has just been printed; a failed task repeats everything that it returns.
+            return {"failed": True, "changed": False, "report": result["report"]["json"],
+                    "msg": "Not ready: %s. The report names what blocks and which call mends it." % _few(bad or list(verdicts))}
+        result["verdicts"] = verdicts
+        result["summary"] = judging.summary(verdicts, findings)
         return result
 
 

@@ -111,20 +111,20 @@ EXAMPLES = r"""
 RETURN = r"""
 verdicts:
   description: Verdict of each node, one of V(ready), V(warn), V(blocked), V(unknown), V(unreachable).
-  returned: when judged
+  returned: success, when judged
   type: dict
   sample: {node-01: ready, node-02: blocked}
 summary:
   description: Nodes by verdict, findings by status, and the ids of blocking findings with their counts.
-  returned: when judged
+  returned: success, when judged
   type: dict
 report:
-  description: Paths of the files that were written, by format.
-  returned: when judged
+  description: Paths of the files that were written, by format. When the task fails, the path of the JSON file alone.
+  returned: success, when judged
   type: dict
   sample: {json: /srv/reports/preflight.json, html: /srv/reports/preflight.html}
 context:
   description: What the nodes were judged as, every V(auto) resolved, and how each value came about.
-  returned: always
+  returned: success
   type: dict
 """

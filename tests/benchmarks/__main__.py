@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""python -m tests.benchmarks [NAME …]: run the measures and print each as a ratio against its limit.
+
+These are measures, not tests: they compare two things in one run on one machine, so that the
+ratio means the same on a slow machine as on a fast one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+import yaml
+
+from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge as judging
+from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
+from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import SECTIONS, Options, gather
+from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
+from tests.costume import Spec, dress
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEMO = ROOT / "inventories" / "demo"
+IMAGE = "vllm/vllm-openai:kimi-k3"
+
+
+def run(*argv: str, **env: str) -> Tuple[float, float, subprocess.CompletedProcess]:
+    """Wall and CPU seconds (children included) of a command, and its outcome."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.monotonic()
+    done = subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=False, env={**os.environ, **env})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - started, cpu, done
+
+
+def line(name: str, value: float, limit: float, unit: str, note: str) -> None:
+    mark = "ok  " if value <= limit else "OVER"
+    print("%s %-34s %8.2f %-6s limit %-7g %s" % (mark, name, value, unit, limit, note), flush=True)
+
+
+def preflight_200() -> None:
+    """200 recorded nodes against a ping of the same 200 hosts, same forks, three interleaved pairs, medians."""
+    roots = sorted(str(path) for path in (DEMO / "nodes").iterdir())
+    hosts = {
+        "node-%03d" % i: {"vllm_node_root": roots[i % len(roots)], "ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        for i in range(200)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        inventory = pathlib.Path(folder) / "hosts.yml"
+        inventory.write_text(yaml.safe_dump({"vllm_nodes": {"hosts": hosts}}))
+        walls: Dict[str, List[float]] = {"ping": [], "preflight": []}
+        cpus: Dict[str, List[float]] = {"ping": [], "preflight": []}
+        for _pair in range(3):
+            for name, argv in (
+                ("ping", ("ansible", "all", "-i", str(inventory), "-m", "ansible.builtin.ping", "-f", "10")),
+                ("preflight", ("ansible-playbook", "inferops.vllm.preflight", "-i", str(inventory), "-f", "10",
+                               "-e", "preflight_fail_on=never", "-e", "preflight_report_dir=%s/reports" % folder)),
+            ):
+                wall, cpu, done = run(*argv)
+                if done.returncode:
+                    sys.exit("%s failed:\n%s%s" % (name, done.stdout[-2000:], done.stderr[-2000:]))
+                walls[name].append(wall)
+                cpus[name].append(cpu)
+        middle = {name: sorted(values)[1] for name, values in walls.items()}
+        spent = {name: sorted(values)[1] for name, values in cpus.items()}
+        line("preflight of 200 nodes / ping", middle["preflight"] / middle["ping"], 1.5, "x",
+             "aim 1.25; wall %.1f s / %.1f s, CPU %.1f s / %.1f s" % (middle["preflight"], middle["ping"], spent["preflight"], spent["ping"]))
+
+
+def judging_time() -> None:
+    """CPU seconds to judge 1,000 and 10,000 nodes with all checks."""
+    base = [gather(dress(Spec("b300-%02d" % i, index=i, faults=faults)), Options(image=IMAGE))
+            for i, faults in enumerate((frozenset(), frozenset(), frozenset({"driver_r575"}), frozenset({"image_drift"})), 1)]
+
+    def seconds(count: int) -> Tuple[float, int]:
+        nodes = [Node("node-%05d" % i, base[i % len(base)], {"host_ip": None, "interface": None, "groups": ["vllm_nodes"]}) for i in range(count)]
+        started = time.process_time()
+        findings = judging.judge(nodes, resolve({}, nodes))
+        judging.verdicts(nodes, findings)
+        return time.process_time() - started, len(findings)
+
+    seconds(10)
+    small, findings = seconds(1000)
+    line("judging 1,000 nodes", small, 5.0, "s CPU", "%d findings" % findings)
+    large, findings = seconds(10000)
+    line("judging 10,000 / 1,000 nodes", large / small, 12.0, "x", "%.1f s CPU, %d findings, peak memory %d MiB" % (
+        large, findings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
+
+
+def facts_size() -> None:
+    """Bytes of the facts of an 8-GPU node and of an NVL72 tray."""
+    for hardware in ("b300", "gb300"):
+        facts = gather(dress(Spec("%s-01" % hardware, hardware)), Options(image=IMAGE))
+        size = len(json.dumps(facts, separators=(",", ":")))
+        parts = {k: len(json.dumps(v, separators=(",", ":"))) for k, v in facts.items() if isinstance(v, dict)}
+        line("facts of one %s node" % hardware, size / 1024, 32, "KB", ", ".join("%s %.1f" % (k, v / 1024) for k, v in parts.items()))
+
+
+LIVE = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+started = time.monotonic()
+from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader
+facts = gather(LiveReader(float(sys.argv[2])), Options())
+print(json.dumps([time.monotonic() - started, sorted("%s.%s" % (s, p) for s, v in facts.items() if isinstance(v, dict) for p in v.get("unknown", {}))]))
+"""
+
+
+def live_facts() -> None:
+    """node_facts on this machine, and with every external command hanging."""
+    _wall, _cpu, done = run(sys.executable, "-c", LIVE, str(ROOT / "collections"), "10")
+    seconds, _unknown = json.loads(done.stdout)
+    line("node_facts, live", seconds, 2.0, "s", "Python start not counted")
+    with tempfile.TemporaryDirectory() as folder:
+        names = {str(argv[0]) for module in SECTIONS.values() for argv in module.commands(Options(image=IMAGE))}
+        for name in names:
+            script = pathlib.Path(folder) / name
+            script.write_text("#!/bin/sh\nsleep 60\n")
+            script.chmod(0o755)
+        _wall, _cpu, done = run(sys.executable, "-c", LIVE, str(ROOT / "collections"), "3", PATH="%s:%s" % (folder, os.environ["PATH"]))
+        seconds, unknown = json.loads(done.stdout)
+        line("node_facts, %d commands hanging" % len(names), seconds, 3.0 + 3.0, "s", "timeout 3 s; %d parts unknown" % len(unknown))
+
+
+BENCHMARKS: Dict[str, Callable[[], Any]] = {
+    "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200,
+}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(BENCHMARKS)
+    for name in wanted:
+        if name not in BENCHMARKS:
+            sys.exit("no benchmark is called %r; there are %s" % (name, ", ".join(BENCHMARKS)))
+    os.environ["ANSIBLE_CONFIG"] = str(ROOT / "ansible.cfg")
+    for name in wanted:
+        BENCHMARKS[name]()
+
+
+if __name__ == "__main__":
+    main()
