@@ -29,26 +29,20 @@ options:
     type: bool
     default: false
   profile:
-    description: Model profile.
+    description: Model profile; left out means V(kimi_k3).
     type: str
-    default: kimi_k3
   variant:
-    description: Variant of the model's weights.
+    description: Variant of the model's weights; left out means V(default).
     type: str
-    default: default
   hardware:
-    description: Hardware that the nodes are meant to be, or V(auto) to conclude it from the GPUs that were found.
+    description: Hardware that the nodes are meant to be, or V(auto) to conclude it from the GPUs that were found, as when left out.
     type: str
-    default: auto
   strategy:
-    description: Parallelism strategy, by the name in the vLLM recipe, or V(auto).
+    description: Parallelism strategy, by the name in the vLLM recipe, or V(auto), as when left out.
     type: str
-    default: auto
   interconnect:
-    description: What joins the nodes of one engine.
+    description: What joins the nodes of one engine, V(nvlink), V(rdma), V(none), or V(auto), as when left out.
     type: str
-    choices: [auto, nvlink, rdma, none]
-    default: auto
   features:
     description: Features that are to be served; left out means the profile's own.
     type: list
