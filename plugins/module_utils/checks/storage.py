@@ -18,7 +18,7 @@ GB = 1e9
     read_from="statvfs, *.safetensors.index.json", source="https://github.com/vllm-project/recipes/blob/main/models/moonshotai/Kimi-K3.yaml")
 def weights(node: Node, context: Context) -> Outcome:
     """A complete checkpoint is there, or the file system has the weights' size and a tenth more free (less what is already there)."""
-    need = context.weights_gb * WEIGHTS_ROOM
+    need = round(context.weights_gb * WEIGHTS_ROOM, 3)
     required = "%s GB free (%s GB of weights × %g), or a complete checkpoint" % (_gb(need), _gb(context.weights_gb), WEIGHTS_ROOM)
     here = mapping(node.get("storage.weights"))
     have = number(here.get("bytes")) / GB

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 import pytest
+
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.rdma import compute_hcas
 
@@ -42,7 +43,9 @@ def test_healthy_nodes_pass(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", NODE_IDS + CLUSTER_IDS)
-@pytest.mark.parametrize("section", [MISSING, None, {}, [], "x", {"unknown": {"hcas": "sysfs hung"}}, {"hcas": [], "unknown": {"hcas": "sysfs hung"}}])
+@pytest.mark.parametrize("section", [
+    MISSING, None, {}, [], "x", {"unknown": {"hcas": "sysfs hung"}}, {"hcas": [], "unknown": {"hcas": "sysfs hung"}},
+])
 def test_without_facts_nothing_is_known(id: str, section: Any) -> None:
     found = over(id, pair(changed("rdma", section)), PAIR)
     assert found["node1"]["status"] == "unknown"
@@ -85,7 +88,8 @@ def test_storage_cards_of_the_same_chip_are_told_by_their_board() -> None:
 
 def test_virtual_devices_never_count() -> None:
     facts = healthy_b300()
-    facts["rdma"]["hcas"] = [{"name": "rxe0", "driver": "rdma_rxe", "virtual": True, "ports": [{"port": 1, "state": "ACTIVE", "phys": "LinkUp"}]}]
+    port = {"port": 1, "state": "ACTIVE", "phys": "LinkUp"}
+    facts["rdma"]["hcas"] = [{"name": "rxe0", "driver": "rdma_rxe", "virtual": True, "ports": [port]}]
     found = one("rdma.ports", facts, PAIR)
     assert (found["status"], found["severity"]) == ("fail", "block")
     assert "rxe0 virtual" in found["observed"]
@@ -127,8 +131,8 @@ def test_a_management_port_that_is_down_is_no_fault() -> None:
 
 
 def planes(alive: Any) -> List[Dict[str, Any]]:
-    return [{"port": p, "state": "ACTIVE" if p in alive else "DOWN", "phys": "LinkUp" if p in alive else "Disabled", "link_layer": "Ethernet"}
-            for p in range(1, 13)]
+    up, down = {"state": "ACTIVE", "phys": "LinkUp"}, {"state": "DOWN", "phys": "Disabled"}
+    return [{"port": number, "link_layer": "Ethernet", **(up if number in alive else down)} for number in range(1, 13)]
 
 
 def test_dead_planes_of_a_card_are_no_fault_but_a_lost_one_is() -> None:
