@@ -103,7 +103,7 @@ def _docker(reader: Reader, unknown: Dict[str, str]) -> Optional[Dict[str, Any]]
     server, client = _table(told.get("Server")), _table(told.get("Client"))
     running = bool(_word(server.get("Version")) or _word(info.get("ServerVersion")))
     if not running:
-        complaint = shown.err + info_ran.err + " ".join(str(e) for e in info.get("ServerErrors") or [] if isinstance(e, str))
+        complaint = " ".join((shown.err, info_ran.err, str(info.get("ServerErrors") or "")))
         if _DENIED.search(complaint) or shown.error:
             unknown["docker"] = "docker's socket may not be used by this user" if _DENIED.search(complaint) else shown.reason("docker")
             return None

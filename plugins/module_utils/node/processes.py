@@ -34,7 +34,7 @@ ENV_PREFIXES = ("NCCL_", "UCX_", "VLLM_", "CUDA_", "GLOO_", "NVSHMEM_", "NIXL_",
 ENV_NAMES = ("LD_LIBRARY_PATH",)
 
 _KTHREAD = 0x00200000
-_DRIVER = re.compile(r"(?:^|[^A-Za-z0-9])_{0,2}(?:nvidia|nv_|nv-|nvkms|nvswitch|uvm_|mlx5|ib_|rdma_)")
+_DRIVER = re.compile(r"(?:^|[^A-Za-z0-9_])_{0,2}(?:nvidia|nv_|nv-|nvkms|nvswitch|uvm_|mlx5|ib_|rdma_)")
 _GPU_NODE = re.compile(r"^/dev/nvidia\d+$")
 _VLLM_COMM = re.compile(r"^(?:vllm|python|pypy)", re.IGNORECASE)
 _SECRET_FLAG = re.compile(
