@@ -18,6 +18,9 @@ from .settings import Node, Settings
 NSPAWN_RUN = Path("/run/systemd/nspawn")
 NSPAWN_PARTS = ("propagate", "unix-export", "locks")
 
+# Engines stack layers by overlay, which cannot live on an overlay: these folders are plain ones.
+ENGINE_FOLDERS = ("docker", "containerd", "containers")
+
 _CGROUP_UNIT = """\
 [Unit]
 Description=Make the control groups writable for containers inside this lab node
@@ -133,6 +136,8 @@ def _dress(settings: Settings, node: Node, nodes: list[Node]) -> None:
 
 def nspawn_argv(settings: Settings, node: Node) -> list[str]:
     """The command line that boots the node."""
+    # systemd 256 and newer start on a cgroup v1 host only when told to; older ones ignore the word.
+    legacy = ["SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"] if len(processes.hierarchies()) > 1 else []
     home = _home(settings, node)
     return [
         "systemd-nspawn",
@@ -149,9 +154,8 @@ def nspawn_argv(settings: Settings, node: Node) -> list[str]:
         "--timezone=off",
         "--link-journal=no",
         "--console=pipe",
-        # overlay2 cannot live on an overlay: the engine's own folder is a plain one.
-        f"--bind={home / 'docker'}:/var/lib/docker",
-        f"--bind={home / 'containerd'}:/var/lib/containerd",
+        *(f"--bind={home / part}:/var/lib/{part}" for part in ENGINE_FOLDERS),
+        *legacy,
     ]
 
 
@@ -165,7 +169,7 @@ def start(settings: Settings, node: Node, nodes: list[Node], tree: Path) -> None
         return
     home = _home(settings, node)
     remove(settings, node)
-    for part in ("docker", "containerd"):
+    for part in ENGINE_FOLDERS:
         (home / part).mkdir(parents=True, exist_ok=True)
     mounts.overlay(tree, home / "upper", root(settings, node))
     _dress(settings, node, nodes)

