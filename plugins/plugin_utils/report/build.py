@@ -23,8 +23,9 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _FIELDS = ("id", "node", "status", "severity", "observed", "required", "read_from", "why", "fix", "source")
 
 
-def document(profile: str, context: Context, verdicts: Mapping[str, str], findings: Iterable[Mapping[str, Any]],
-             nodes: Sequence[Node], now: float) -> Dict[str, Any]:
+def document(
+    profile: str, context: Context, verdicts: Mapping[str, str], findings: Iterable[Mapping[str, Any]], nodes: Sequence[Node], now: float
+) -> Dict[str, Any]:
     """The content of ``preflight.json``.
 
     Args:

@@ -19,7 +19,17 @@ MOST_LINES = 78
 
 _COLORS = {"ready": "green", "warn": "yellow", "blocked": "red", "unknown": "purple", "unreachable": "bright red"}
 _UTF8 = {"ready": "✔", "warn": "▲", "blocked": "✘", "unknown": "?", "unreachable": "✘", "rule": "─", "to": "→", "dot": " · ", "cut": "…"}
-_ASCII = {"ready": "+", "warn": "!", "blocked": "X", "unknown": "?", "unreachable": "X", "rule": "-", "to": "->", "dot": " - ", "cut": "..."}
+_ASCII = {
+    "ready": "+",
+    "warn": "!",
+    "blocked": "X",
+    "unknown": "?",
+    "unreachable": "X",
+    "rule": "-",
+    "to": "->",
+    "dot": " - ",
+    "cut": "...",
+}
 
 
 class _Page:
@@ -82,8 +92,10 @@ def _head(page: _Page, document: Mapping[str, Any], small: bool) -> None:
     page.add("  %s%s%s" % (words, page.signs["dot"] if words else "", page.plain(document["generated_at"])))
     guesses = assumed(document)
     context = document["context"]
-    values = ["%s %s%s" % (name, page.plain(context[name]) or "?", " (assumed)" if name in guesses else "")
-              for name in ("hardware", "strategy", "interconnect", "variant")]
+    values = [
+        "%s %s%s" % (name, page.plain(context[name]) or "?", " (assumed)" if name in guesses else "")
+        for name in ("hardware", "strategy", "interconnect", "variant")
+    ]
     page.wrapped("  ", page.signs["dot"].join(["profile " + page.plain(document["profile"])] + values), 3)
     for name, source in guesses.items():
         page.wrapped("    ", "assumed %s: %s" % (name, page.plain(source)), 3 if small else 1, "cyan")
@@ -106,8 +118,7 @@ def _each_node(page: _Page, document: Mapping[str, Any]) -> None:
     fixed = 2 + name_width + 2 + 11 + 2 + 2 + 11 + 2 + 3 * 6
     gpu_width = max(4, min(26, page.columns - fixed))
     page.add("")
-    head = "  %s  %s  %s  %s  block  warn  unkn." % (
-        pad("node", name_width), pad("verdict", 11), pad("GPUs", gpu_width), pad("driver", 11))
+    head = "  %s  %s  %s  %s  block  warn  unkn." % (pad("node", name_width), pad("verdict", 11), pad("GPUs", gpu_width), pad("driver", 11))
     page.add(head)
     page.add(page.signs["rule"] * min(page.columns, width(head)))
     notes: Dict[str, List[str]] = {}
@@ -118,7 +129,9 @@ def _each_node(page: _Page, document: Mapping[str, Any]) -> None:
             pad(page.plain(record["verdict"]), 11, mark),
             pad(page.plain(record["gpus"] or "?"), gpu_width, mark),
             pad(page.plain(record["driver"] or "?"), 11, mark),
-            "%5s" % (here["block"] or "-"), "%4s" % (here["warn"] or "-"), "%4s" % (here["unknown"] or "-"),
+            "%5s" % (here["block"] or "-"),
+            "%4s" % (here["warn"] or "-"),
+            "%4s" % (here["unknown"] or "-"),
         ]
         page.add("  ".join(cells), _COLORS.get(record["verdict"]))
         remark = _remarks(record)
@@ -157,7 +170,7 @@ def _findings(page: _Page, groups: List[Group], small: bool, total: int) -> None
     left_out = 0
     for position, (title, chosen, cost) in enumerate(sections):
         # Every later section keeps room for its heading and a few entries.
-        reserve = sum(min(len(later), 5) * min(price, 2) + 2 for _title, later, price in sections[position + 1:])
+        reserve = sum(min(len(later), 5) * min(price, 2) + 2 for _title, later, price in sections[position + 1 :])
         page.heading(title, "bright red" if title == "What blocks" else None)
         for entry in chosen:
             if not small and len(page.lines) + cost + reserve > MOST_LINES - 4:
@@ -241,8 +254,10 @@ def _fix(page: _Page, fix: str, limit: int) -> None:
 def _in_short(page: _Page, group: Group, with_fix: bool, total: int) -> None:
     start = _title(page, group, "")
     count = len(group.nodes)
-    page.add(start + "%d node%s: " % (count, "" if count == 1 else "s") + _who(page, group.nodes, page.columns - width(start) - 14, total),
-             _color(group))
+    page.add(
+        start + "%d node%s: " % (count, "" if count == 1 else "s") + _who(page, group.nodes, page.columns - width(start) - 14, total),
+        _color(group),
+    )
     first = group.variants[0]
     others = len(group.variants) - 1
     more = " (and %d other value%s)" % (others, "" if others == 1 else "s") if others else ""

@@ -94,8 +94,7 @@ def problems(document: Mapping[str, Any]) -> List[Group]:
         group = groups.get(key)
         if group is None:
             group = groups[key] = Group(f["id"], titles.get(f["id"], ""), f["status"], f["severity"], weight, [])
-        said = (f["observed"], f["required"], f["read_from"], f["why"], general(f["fix"], f["node"]), f["source"],
-                bool(f.get("assumed")))
+        said = (f["observed"], f["required"], f["read_from"], f["why"], general(f["fix"], f["node"]), f["source"], bool(f.get("assumed")))
         variant = variants.get(key + said)
         if variant is None:
             variant = variants[key + said] = Variant(*said, nodes=[])

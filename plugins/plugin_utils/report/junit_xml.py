@@ -25,12 +25,19 @@ def junit(document: Mapping[str, Any]) -> str:
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     stamp = xml_safe(document["generated_at"]).rstrip("Z")
     for name, findings in suites.items():
-        suite = ElementTree.SubElement(root, "testsuite", name=xml_safe("cluster" if name == CLUSTER else name), timestamp=stamp,
-                                       hostname=xml_safe("cluster" if name == CLUSTER else name), time="0")
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=xml_safe("cluster" if name == CLUSTER else name),
+            timestamp=stamp,
+            hostname=xml_safe("cluster" if name == CLUSTER else name),
+            time="0",
+        )
         counts = {"tests": len(findings), "failures": 0, "errors": 0, "skipped": 0}
         for f in findings:
             case = ElementTree.SubElement(
-                suite, "testcase", name=xml_safe(f["id"]), classname=xml_safe("preflight." + f["id"].partition(".")[0]), time="0")
+                suite, "testcase", name=xml_safe(f["id"]), classname=xml_safe("preflight." + f["id"].partition(".")[0]), time="0"
+            )
             if f["status"] == "skip":
                 counts["skipped"] += 1
                 ElementTree.SubElement(case, "skipped", message=xml_safe(f["observed"]))
@@ -50,4 +57,6 @@ def junit(document: Mapping[str, Any]) -> str:
 
 
 def _text(f: Mapping[str, Any]) -> str:
-    return xml_safe("\n".join("%s: %s" % (name, f[name]) for name in ("status", "observed", "required", "read_from", "why", "fix", "source") if f[name]))
+    return xml_safe(
+        "\n".join("%s: %s" % (name, f[name]) for name in ("status", "observed", "required", "read_from", "why", "fix", "source") if f[name])
+    )

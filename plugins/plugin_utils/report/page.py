@@ -29,15 +29,22 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 def html(document: Mapping[str, Any]) -> str:
     """The whole page. 1,000 nodes with 70 findings each stay below 12 MB."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     groups = problems(document)
     listed = [
         {
-            "id": plain(group.id), "status": group.status, "blocks": group.rank <= 1,
+            "id": plain(group.id),
+            "status": group.status,
+            "blocks": group.rank <= 1,
             "nodes": fold(["the cluster" if name == CLUSTER else plain(name) for name in variant.nodes], 120),
-            "observed": plain(variant.observed), "required": plain(variant.required), "fix": plain(variant.fix), "why": plain(variant.why),
+            "observed": plain(variant.observed),
+            "required": plain(variant.required),
+            "fix": plain(variant.fix),
+            "why": plain(variant.why),
         }
-        for group in groups for variant in group.variants
+        for group in groups
+        for variant in group.variants
     ]
     return environment.get_template("report.html.j2").render(
         title="Preflight: " + plain(headline(document)),
@@ -88,7 +95,8 @@ def compact(document: Mapping[str, Any]) -> Dict[str, Any]:
     Returns:
         ``strings`` are numbered texts; ``checks`` are ``[id, title]``; ``variants`` are findings without
         their node, ``[check, status, severity, rank, assumed, observed, required, read_from, why, fix, source]``
-        with numbers for texts and NUL in a fix where the node's name stood; ``nodes`` are ``[name, verdict, recorded, costume, gpus, driver, kernel, address,
+        with numbers for texts and NUL in a fix where the node's name stood;
+        ``nodes`` are ``[name, verdict, recorded, costume, gpus, driver, kernel, address,
         unreachable, topology number or -1]``; ``rows`` list the variants of each node, ``cluster`` those of
         the cluster; ``topologies`` are the distinct ones.
     """
@@ -98,8 +106,17 @@ def compact(document: Mapping[str, Any]) -> Dict[str, Any]:
     cluster: List[int] = []
     for f in document["findings"]:
         key: Tuple[Any, ...] = (
-            f["id"], f["status"], f["severity"], bool(f.get("assumed")), f["observed"], f["required"],
-            f["read_from"], f["why"], general(f["fix"], f["node"]), f["source"])
+            f["id"],
+            f["status"],
+            f["severity"],
+            bool(f.get("assumed")),
+            f["observed"],
+            f["required"],
+            f["read_from"],
+            f["why"],
+            general(f["fix"], f["node"]),
+            f["source"],
+        )
         number = variants.numbers.get(key)
         if number is None:
             check = checks.number(f["id"], [f["id"], document["checks"].get(f["id"], "")])
@@ -111,11 +128,32 @@ def compact(document: Mapping[str, Any]) -> Dict[str, Any]:
         record = document["nodes"][name]
         topology = record["topology"]
         place = -1 if topology is None else topologies.number(json.dumps(topology, sort_keys=True), topology)
-        nodes.append([name, record["verdict"], record["recorded"], record["costume"], record["gpus"], record["driver"],
-                      record["kernel"], record["address"], record["unreachable"], place])
+        nodes.append(
+            [
+                name,
+                record["verdict"],
+                record["recorded"],
+                record["costume"],
+                record["gpus"],
+                record["driver"],
+                record["kernel"],
+                record["address"],
+                record["unreachable"],
+                place,
+            ]
+        )
     return {
-        "profile": document["profile"], "generated_at": document["generated_at"], "context": document["context"],
-        "assumed": assumed(document), "headline": headline(document), "summary": document["summary"],
-        "strings": strings.values, "checks": checks.values, "variants": variants.values,
-        "nodes": nodes, "rows": [rows[name] for name in names], "cluster": cluster, "topologies": topologies.values,
+        "profile": document["profile"],
+        "generated_at": document["generated_at"],
+        "context": document["context"],
+        "assumed": assumed(document),
+        "headline": headline(document),
+        "summary": document["summary"],
+        "strings": strings.values,
+        "checks": checks.values,
+        "variants": variants.values,
+        "nodes": nodes,
+        "rows": [rows[name] for name in names],
+        "cluster": cluster,
+        "topologies": topologies.values,
     }

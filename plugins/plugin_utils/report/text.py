@@ -88,7 +88,7 @@ def wrap(text: str, columns: int, limit: int = 0, mark: str = "…") -> List[str
                 while width(line) > columns:
                     head = cut(line, columns, "") or line[:1]
                     lines.append(head)
-                    line = line[len(head):].lstrip()
+                    line = line[len(head) :].lstrip()
     if line:
         lines.append(line)
     if limit and len(lines) > limit:
@@ -114,7 +114,10 @@ def ranges(names: Sequence[str]) -> List[Tuple[str, int]]:
         if run:
             before, here = _NUMBERED.match(run[-1]), _NUMBERED.match(name)
             joined = (
-                before and here and before.group(1) == here.group(1) and len(here.group(2)) < 16
+                before
+                and here
+                and before.group(1) == here.group(1)
+                and len(here.group(2)) < 16
                 and (len(before.group(2)) == len(here.group(2)) or before.group(2)[0] != "0")
                 and int(here.group(2)) == int(before.group(2)[:16]) + 1
             )

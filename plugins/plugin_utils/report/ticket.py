@@ -26,8 +26,10 @@ def markdown(document: Mapping[str, Any]) -> str:
     out: List[str] = ["# Preflight: %s" % safe(headline(document)), ""]
     context = document["context"]
     guesses = assumed(document)
-    out.append("- Verdict: **%s** (%s)" % (
-        safe(document["summary"]["verdict"]), ", ".join("%d %s" % (count, word) for word, count in counted(document)) or "no node"))
+    out.append(
+        "- Verdict: **%s** (%s)"
+        % (safe(document["summary"]["verdict"]), ", ".join("%d %s" % (count, word) for word, count in counted(document)) or "no node")
+    )
     out.append("- Time: %s" % safe(document["generated_at"]))
     out.append("- Profile: %s" % safe(document["profile"]))
     for name in ("hardware", "strategy", "interconnect", "variant"):
@@ -39,12 +41,23 @@ def markdown(document: Mapping[str, Any]) -> str:
     if len(rows) > MOST_NODES:
         rows.sort(key=lambda item: item[1]["verdict"] == "ready")
     for name, record in rows[:MOST_NODES]:
-        remark = "".join([" (recorded)" if record["recorded"] else "",
-                          " (dressed as %s)" % safe(record["costume"]) if record["costume"] else ""])
+        remark = "".join(
+            [" (recorded)" if record["recorded"] else "", " (dressed as %s)" % safe(record["costume"]) if record["costume"] else ""]
+        )
         here = counts[name]
-        out.append("| %s | %s%s | %s | %s | %d | %d | %d |" % (
-            safe(name), safe(record["verdict"]), remark, safe(record["gpus"] or "?"), safe(record["driver"] or "?"),
-            here["block"], here["warn"], here["unknown"]))
+        out.append(
+            "| %s | %s%s | %s | %s | %d | %d | %d |"
+            % (
+                safe(name),
+                safe(record["verdict"]),
+                remark,
+                safe(record["gpus"] or "?"),
+                safe(record["driver"] or "?"),
+                here["block"],
+                here["warn"],
+                here["unknown"],
+            )
+        )
     if len(rows) > MOST_NODES:
         out += ["", "and %d more nodes" % (len(rows) - MOST_NODES)]
     groups = problems(document)
@@ -64,8 +77,10 @@ def _rows(group: Group) -> List[str]:
     for variant in group.variants[:20]:
         names = fold(["the cluster" if name == "*" else plain(name) for name in variant.nodes], 80)
         state = " (unknown)" if group.status == "unknown" else ""
-        rows.append("| %s%s | %s | %s | %s | %s |" % (
-            safe(group.id), state, safe(names), safe(variant.observed), safe(variant.required), _fix(variant.fix)))
+        rows.append(
+            "| %s%s | %s | %s | %s | %s |"
+            % (safe(group.id), state, safe(names), safe(variant.observed), safe(variant.required), _fix(variant.fix))
+        )
     if len(group.variants) > 20:
         rows.append("| %s | and %d other values |  |  |  |" % (safe(group.id), len(group.variants) - 20))
     return rows
@@ -78,7 +93,9 @@ def safe(value: Any) -> str:
         return text
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # A numeric reference works in and out of tables and is never read as Markdown.
-    return _SPECIAL.sub(lambda found: found.group() if found.group() in ".-:+()" and _harmless(text, found) else "&#%d;" % ord(found.group()), text)
+    return _SPECIAL.sub(
+        lambda found: found.group() if found.group() in ".-:+()" and _harmless(text, found) else "&#%d;" % ord(found.group()), text
+    )
 
 
 def _harmless(text: str, found: re.Match[str]) -> bool:
@@ -90,7 +107,9 @@ def _fix(fix: str) -> str:
     pieces = plain(fix).split("`")
     if len(pieces) % 2 == 0:
         return safe(fix)
-    return "".join("<code>" + safe(piece) + "</code>" if position % 2 and piece else safe_inside(piece) for position, piece in enumerate(pieces))
+    return "".join(
+        "<code>" + safe(piece) + "</code>" if position % 2 and piece else safe_inside(piece) for position, piece in enumerate(pieces)
+    )
 
 
 def safe_inside(piece: str) -> str:

@@ -56,7 +56,9 @@ def test_the_document_is_valid_under_its_schema(make: Any) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(document)
 
 
-@pytest.mark.parametrize("path,value", [("summary.verdict", "fine"), ("generated_at", "today"), ("nodes.b300-01.recorded", "yes"), ("context", [])])
+@pytest.mark.parametrize(
+    "path,value", [("summary.verdict", "fine"), ("generated_at", "today"), ("nodes.b300-01.recorded", "yes"), ("context", [])]
+)
 def test_the_schema_refuses_what_is_wrong(demo: Dict[str, Any], path: str, value: Any) -> None:
     wrong: Any = copy.deepcopy(demo)
     at = wrong
@@ -75,11 +77,25 @@ def test_the_document_says_what_each_node_is(demo: Dict[str, Any]) -> None:
     assert demo["nodes"]["b300-04"]["gpus"] == "7 × NVIDIA B300 SXM6 AC, 1 lost"
     assert demo["nodes"]["b300-06"]["gpus"] == "8 on PCI, nvidia-smi gave none"
     assert demo["nodes"]["b300-07"] == {
-        "verdict": "unreachable", "recorded": False, "costume": None, "gpus": None, "driver": None, "kernel": None, "address": "192.0.2.8",
-        "topology": None, "unreachable": "ssh: connect to host 192.0.2.7 port 22: No route to host"}
+        "verdict": "unreachable",
+        "recorded": False,
+        "costume": None,
+        "gpus": None,
+        "driver": None,
+        "kernel": None,
+        "address": "192.0.2.8",
+        "topology": None,
+        "unreachable": "ssh: connect to host 192.0.2.7 port 22: No route to host",
+    }
     assert {name: node["verdict"] for name, node in demo["nodes"].items()} == {
-        "b300-01": "ready", "b300-02": "blocked", "b300-03": "blocked", "b300-04": "blocked", "b300-05": "blocked", "b300-06": "unknown",
-        "b300-07": "unreachable"}
+        "b300-01": "ready",
+        "b300-02": "blocked",
+        "b300-03": "blocked",
+        "b300-04": "blocked",
+        "b300-05": "blocked",
+        "b300-06": "unknown",
+        "b300-07": "unreachable",
+    }
 
 
 def test_calls_name_the_node_where_the_check_says_node() -> None:
@@ -87,13 +103,20 @@ def test_calls_name_the_node_where_the_check_says_node() -> None:
     findings = [samples.finding("gpu.ecc", name, "fail", fix=fix) for name in ("n1", "bad name; rm", "*")]
     document = report.document("kimi_k3", Context(), {"n1": "blocked"}, findings, [Node("n1", {})], samples.NOW)
     assert [f["fix"] for f in document["findings"]] == [
-        "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit n1`.", fix, fix]
+        "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit n1`.",
+        fix,
+        fix,
+    ]
 
 
 def test_facts_of_any_shape_give_a_document() -> None:
     facts: Dict[str, Any] = {
-        "gpu": {"gpus": "eight", "pci": {"a": 1}, "topology": [1]}, "host": {"addresses": {"eth0": None, "eth1": [3, "10.0.0.9/24"]}, "kernel": ["6"]},
-        "driver": "580", "rdma": {"hcas": [None, {"name": None}], "default_route": {}}, "collected": []}
+        "gpu": {"gpus": "eight", "pci": {"a": 1}, "topology": [1]},
+        "host": {"addresses": {"eth0": None, "eth1": [3, "10.0.0.9/24"]}, "kernel": ["6"]},
+        "driver": "580",
+        "rdma": {"hcas": [None, {"name": None}], "default_route": {}},
+        "collected": [],
+    }
     node = Node("n", facts, {})
     document = report.document("p", Context(), {"n": "ready"}, [], [node], samples.NOW)
     jsonschema.validate(document, SCHEMA)
@@ -101,18 +124,21 @@ def test_facts_of_any_shape_give_a_document() -> None:
     assert document["nodes"]["n"]["address"] == "10.0.0.9"
 
 
-@pytest.mark.parametrize("verdicts,cluster_finding,expected", [
-    ({"a": "ready"}, None, "ready"),
-    ({"a": "ready", "b": "warn"}, None, "warn"),
-    ({"a": "warn", "b": "unreachable"}, None, "unreachable"),
-    ({"a": "unreachable", "b": "unknown"}, None, "unknown"),
-    ({"a": "unknown", "b": "blocked"}, None, "blocked"),
-    ({"a": "ready"}, ("fail", "block"), "blocked"),
-    ({"a": "ready"}, ("unknown", "block"), "unknown"),
-    ({"a": "ready"}, ("warn", "block"), "warn"),
-    ({"a": "ready"}, ("fail", "info"), "ready"),
-    ({}, None, "unknown"),
-])
+@pytest.mark.parametrize(
+    "verdicts,cluster_finding,expected",
+    [
+        ({"a": "ready"}, None, "ready"),
+        ({"a": "ready", "b": "warn"}, None, "warn"),
+        ({"a": "warn", "b": "unreachable"}, None, "unreachable"),
+        ({"a": "unreachable", "b": "unknown"}, None, "unknown"),
+        ({"a": "unknown", "b": "blocked"}, None, "blocked"),
+        ({"a": "ready"}, ("fail", "block"), "blocked"),
+        ({"a": "ready"}, ("unknown", "block"), "unknown"),
+        ({"a": "ready"}, ("warn", "block"), "warn"),
+        ({"a": "ready"}, ("fail", "info"), "ready"),
+        ({}, None, "unknown"),
+    ],
+)
 def test_the_cluster_is_as_bad_as_its_worst_part(verdicts: Dict[str, str], cluster_finding: Any, expected: str) -> None:
     findings = [samples.finding("plan.fits", "*", *cluster_finding)] if cluster_finding else []
     nodes = [Node(name, {}) for name in verdicts]
@@ -140,7 +166,9 @@ def test_blockers_come_first_and_only_what_is_not_pass(demo: Dict[str, Any]) -> 
     lines = said(demo, where="reports/preflight.html")
     assert lines[0].startswith("✘ BLOCKED: 4 of 7 nodes are blocked")
     assert position(lines, "assumed hardware: concluded from the GPU name") < position(lines, "b300-01")
-    assert position(lines, "What blocks") < position(lines, "driver.branch") < position(lines, "Differences") < position(lines, "Worth a look")
+    assert (
+        position(lines, "What blocks") < position(lines, "driver.branch") < position(lines, "Differences") < position(lines, "Worth a look")
+    )
     assert position(lines, "could not be looked at") > position(lines, "node.reachable")
     assert position(lines, "host.swap") > position(lines, "Worth a look")
     text = "\n".join(lines)
@@ -176,7 +204,7 @@ def test_one_reason_that_hides_several_checks_is_one_entry(demo: Dict[str, Any])
     start = position(lines, "2 checks could not be looked at: b300-02")
     assert "nvidia-smi did not answer" in lines[start + 1]
     assert "gpu.ecc, gpu.remap" in lines[start + 2]
-    assert "--limit b300-02" in "".join(lines[start + 3:start + 5])
+    assert "--limit b300-02" in "".join(lines[start + 3 : start + 5])
     assert not any("Replace it" in line for line in lines), "a remedy was named for what nobody could look at"
 
 
@@ -192,15 +220,28 @@ def test_a_thousand_nodes_fit_on_two_screens(large: Dict[str, Any]) -> None:
     assert len(lines) <= 80
     assert max(width(line) for line in lines) <= 100
     text = "\n".join(lines)
-    for part in ("83 of 1000", "driver.branch", "40 nodes: b300-0120..0159", "gpu.nvlink_matrix", "drift.driver", "host.time", "and 198 other values"):
+    for part in (
+        "83 of 1000",
+        "driver.branch",
+        "40 nodes: b300-0120..0159",
+        "gpu.nvlink_matrix",
+        "drift.driver",
+        "host.time",
+        "and 198 other values",
+    ):
         assert part in text
     assert not any(line.lstrip().startswith("b300-0001 ") for line in lines)
 
 
 def test_lines_stay_bounded_when_everything_is_wrong() -> None:
-    faults = {n: [("gpu.ecc", "fail", "block", "value %d" % n, "0", "why", "fix %d" % n)] + [
-        (id, "fail", severity, "bad", "good", "why", "Mend it with `ansible-playbook inferops.vllm.remediate --limit NODE`.")
-        for id, severity in zip(samples.CHECKS, ["block", "warn"] * 30)] for n in range(1, 61)}
+    faults = {
+        n: [("gpu.ecc", "fail", "block", "value %d" % n, "0", "why", "fix %d" % n)]
+        + [
+            (id, "fail", severity, "bad", "good", "why", "Mend it with `ansible-playbook inferops.vllm.remediate --limit NODE`.")
+            for id, severity in zip(samples.CHECKS, ["block", "warn"] * 30)
+        ]
+        for n in range(1, 61)
+    }
     lines = said(samples.cluster(60, faults), where="x.html")
     assert len(lines) <= 80
     assert any("more checks with findings" in line for line in lines)
@@ -212,22 +253,35 @@ def test_recorded_and_dressed_nodes_are_marked() -> None:
     document = report.document("p", Context(), {"n1": "ready"}, [], [node], samples.NOW)
     assert any("recorded, dressed as b300" in line for line in said(document))
     assert "dressed as b300" in report.markdown(document)
-    assert any("1 recorded, 1 dressed" in line for line in said({**document, "nodes": {**document["nodes"], **{
-        "m%d" % i: {**document["nodes"]["n1"], "recorded": False, "costume": None} for i in range(30)}}}))
+    assert any(
+        "1 recorded, 1 dressed" in line
+        for line in said(
+            {
+                **document,
+                "nodes": {
+                    **document["nodes"],
+                    **{"m%d" % i: {**document["nodes"]["n1"], "recorded": False, "costume": None} for i in range(30)},
+                },
+            }
+        )
+    )
 
 
 # --- text -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names,columns,expected", [
-    (["b300-01", "b300-02", "b300-03", "b300-04", "b300-09", "x"], 30, "b300-01..04, b300-09, x"),
-    (["b300-01", "b300-02", "b300-03", "b300-04", "c", "d"], 22, "b300-01..04 and 2 more"),
-    (["n9", "n10", "n11"], 40, "n9..11"),
-    (["n09", "n010", "n011"], 40, "n09, n010, n011"),
-    (["a", "b"], 1, "a and 1 more"),
-    (["n1", "n2"], 40, "n1, n2"),
-    ([], 10, ""),
-])
+@pytest.mark.parametrize(
+    "names,columns,expected",
+    [
+        (["b300-01", "b300-02", "b300-03", "b300-04", "b300-09", "x"], 30, "b300-01..04, b300-09, x"),
+        (["b300-01", "b300-02", "b300-03", "b300-04", "c", "d"], 16, "b300-01..04 and 2 more"),
+        (["n9", "n10", "n11"], 40, "n9..11"),
+        (["n09", "n010", "n011"], 40, "n09, n010, n011"),
+        (["a", "b"], 1, "a and 1 more"),
+        (["n1", "n2"], 40, "n1, n2"),
+        ([], 10, ""),
+    ],
+)
 def test_names_fold(names: List[str], columns: int, expected: str) -> None:
     assert fold(names, columns) == expected
 
@@ -278,7 +332,9 @@ def test_html_stays_small_when_no_two_texts_are_equal() -> None:
     document = samples.healthy(4)
     names = ["n%04d" % i for i in range(1000)]
     document["nodes"] = dict.fromkeys(names, document["nodes"]["b300-01"])
-    document["findings"] = [samples.finding(id, name, observed="%s as read on %s" % (id, name)) for name in names for id in (samples.CHECKS * 2)[:70]]
+    document["findings"] = [
+        samples.finding(id, name, observed="%s as read on %s" % (id, name)) for name in names for id in (samples.CHECKS * 2)[:70]
+    ]
     assert len(report.html(document).encode()) < 12_000_000
 
 

@@ -23,10 +23,44 @@ from ansible_collections.inferops.vllm.plugins.plugin_utils.report.text import c
 from . import samples
 
 HOSTILE = [
-    "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "<!--", "]]>", "\x1b[31mred\x1b]0;title\x07", "a\nb\r\nc\td", "\u202ereversed",
-    "|", "`code`", "a|b|c", "\\|", "![x](http://e.example)", "@everyone", "中文名字節點節點節點節點", "e\u0301\u0301\u0301", "\ud800", "\x00", "\u2028", "&lt;b&gt;",
-    "{{ 7 * 7 }}", "{% raw %}", "\ufffe", "👩‍👩‍👧", "javascript:alert(1)", "x" * 5000, " ", "", "``", "`", "--- | ---", "__proto__", "</style>", "NODE", "`NODE`",
-    "`ansible-playbook a.b.c --limit NODE`", "%s %d {0}", "\x9b31m", "http://a.example/\"onmouseover=alert(1)",
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "<!--",
+    "]]>",
+    "\x1b[31mred\x1b]0;title\x07",
+    "a\nb\r\nc\td",
+    "\u202ereversed",
+    "|",
+    "`code`",
+    "a|b|c",
+    "\\|",
+    "![x](http://e.example)",
+    "@everyone",
+    "中文名字節點節點節點節點",
+    "e\u0301\u0301\u0301",
+    "\ud800",
+    "\x00",
+    "\u2028",
+    "&lt;b&gt;",
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "\ufffe",
+    "👩‍👩‍👧",
+    "javascript:alert(1)",
+    "x" * 5000,
+    " ",
+    "",
+    "``",
+    "`",
+    "--- | ---",
+    "__proto__",
+    "</style>",
+    "NODE",
+    "`NODE`",
+    "`ansible-playbook a.b.c --limit NODE`",
+    "%s %d {0}",
+    "\x9b31m",
+    'http://a.example/"onmouseover=alert(1)',
 ]
 TEXT = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=60), st.text(alphabet="<>&\"'`|\\\x1b[]()*_\n 中\u0301a1-.", max_size=40))
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -38,17 +72,40 @@ def documents(draw: Any) -> Dict[str, Any]:
     if draw(st.booleans()):
         names += ["node-%03d" % i for i in range(30)]
     texts = {name: st.builds(str, TEXT) for name in ("observed", "required", "read_from", "why", "fix", "source")}
-    findings = draw(st.lists(st.fixed_dictionaries({
-        "id": TEXT, "node": st.sampled_from(names + ["*"]), "status": st.sampled_from(["pass", "warn", "fail", "unknown", "skip"]),
-        "severity": st.sampled_from(["block", "warn", "info"]), "assumed": st.booleans(), **texts}), max_size=8))
+    findings = draw(
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "id": TEXT,
+                    "node": st.sampled_from(names + ["*"]),
+                    "status": st.sampled_from(["pass", "warn", "fail", "unknown", "skip"]),
+                    "severity": st.sampled_from(["block", "warn", "info"]),
+                    "assumed": st.booleans(),
+                    **texts,
+                }
+            ),
+            max_size=8,
+        )
+    )
     facts = {
-        "collected": {"recorded": True, "costume": draw(TEXT)}, "driver": {"loaded": draw(TEXT)}, "host": {"kernel": draw(TEXT)},
-        "gpu": {"gpus": [{"name": draw(TEXT)}], "topology": {"gpus": [draw(TEXT)], "matrix": [draw(TEXT)], "nics": {draw(TEXT): draw(TEXT)}, "gpu_nic": [draw(TEXT)]}},
+        "collected": {"recorded": True, "costume": draw(TEXT)},
+        "driver": {"loaded": draw(TEXT)},
+        "host": {"kernel": draw(TEXT)},
+        "gpu": {
+            "gpus": [{"name": draw(TEXT)}],
+            "topology": {"gpus": [draw(TEXT)], "matrix": [draw(TEXT)], "nics": {draw(TEXT): draw(TEXT)}, "gpu_nic": [draw(TEXT)]},
+        },
         "rdma": {"hcas": [{"name": draw(TEXT)}]},
     }
-    nodes = [Node(name, facts if position % 2 == 0 else None, {"host_ip": draw(TEXT) if position < 3 else ""},
-                  draw(TEXT) if position == 1 else "") for position, name in enumerate(names)]
-    context = Context(hardware=draw(TEXT), strategy=draw(TEXT), variant=draw(TEXT), sources={"hardware": draw(TEXT), draw(TEXT): draw(TEXT)})
+    nodes = [
+        Node(
+            name, facts if position % 2 == 0 else None, {"host_ip": draw(TEXT) if position < 3 else ""}, draw(TEXT) if position == 1 else ""
+        )
+        for position, name in enumerate(names)
+    ]
+    context = Context(
+        hardware=draw(TEXT), strategy=draw(TEXT), variant=draw(TEXT), sources={"hardware": draw(TEXT), draw(TEXT): draw(TEXT)}
+    )
     return report.document(draw(TEXT), context, judge.verdicts(nodes, findings), findings, nodes, samples.NOW)
 
 
@@ -98,7 +155,24 @@ def test_html_has_its_own_elements_only(document: Dict[str, Any]) -> None:
     parser.feed(text)
     parser.close()
     assert parser.open == [] and parser.comments == 0
-    allowed: Set[str] = {"html", "head", "meta", "title", "style", "body", "noscript", "main", "h1", "h2", "p", "ul", "li", "b", "div", "script"}
+    allowed: Set[str] = {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "noscript",
+        "main",
+        "h1",
+        "h2",
+        "p",
+        "ul",
+        "li",
+        "b",
+        "div",
+        "script",
+    }
     assert {tag for tag, _attrs in parser.seen} <= allowed
     assert [tag for tag, _attrs in parser.seen].count("script") == 2
     for tag, attrs in parser.seen:
@@ -156,7 +230,7 @@ def test_fold_counts_every_name(names: List[str], columns: int) -> None:
     clean = [plain(name).replace(",", "").replace("..", "").replace(" and ", "") or "n" for name in names]
     text = fold(clean, columns)
     found = re.search(r" and (\d+) more\Z", text)
-    shown = text[:found.start()] if found else text
+    shown = text[: found.start()] if found else text
     count = 0
     for part in shown.split(", ") if shown else []:
         span = re.fullmatch(r"(.*?)(\d+)\.\.(\d+)", part, re.S)
