@@ -22,7 +22,8 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 MAX_SPECS = 16
 MAX_DEVICES = 64
 
-_DENIED = re.compile(r"(?i)permission denied")
+# Not every denial is the socket's: the client also complains of a configuration file that it may not read.
+_DENIED = re.compile(r"(?i)permission denied while trying to connect|connect: permission denied")
 _KIND = re.compile(r"^\s*-?\s*[\"']?kind[\"']?\s*:\s*[\"']?([A-Za-z0-9._/-]{1,120})", re.MULTILINE)
 _DEVICE = re.compile(r"^\s*-?\s*[\"']?name[\"']?\s*:\s*[\"']?([^\"',\s}]{1,80})", re.MULTILINE)
 # Driver libraries carry the driver's version; those of other projects have other forms (libnvidia-egl-wayland.so.1.1.13).

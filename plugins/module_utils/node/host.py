@@ -381,6 +381,9 @@ def _pending_reboot(
 
 
 def _unattended(reader: Reader, manager: str, unknown: Dict[str, str]) -> Optional[bool]:
+    # The configuration tells even where the package manager did not answer.
+    folders = (("dpkg", "/etc/apt"), ("rpm", "/etc/dnf"), ("rpm", "/etc/zypp"))
+    manager = manager or next((name for name, path in folders if reader.exists(path)), "")
     if manager == "dpkg":
         if not reader.exists("/usr/bin/unattended-upgrade"):
             return False
@@ -393,7 +396,7 @@ def _unattended(reader: Reader, manager: str, unknown: Dict[str, str]) -> Option
         return on
     if manager == "rpm":
         timers = reader.names("/etc/systemd/system/timers.target.wants").names
-        if "dnf-automatic-install.timer" in timers:
+        if any(name in timers for name in ("dnf-automatic-install.timer", "os-update.timer", "transactional-update.timer")):
             return True
         apply = table(reader.read("/etc/dnf/automatic.conf").text or "").get("apply_updates", "no").lower() in ("yes", "true", "1")
         return apply and any(name in timers for name in ("dnf-automatic.timer", "dnf5-automatic.timer"))

@@ -18,7 +18,7 @@ from tests.costume import Spec, Wardrobe, part_host
 IMAGE = part_host.IMAGE
 DOCKER_INSPECT = container.inspect_command("docker", IMAGE)
 PODMAN_INSPECT = container.inspect_command("podman", IMAGE)
-DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+DENIED = "permission denied while trying to connect to the docker API at unix:///var/run/docker.sock"
 CLIENT_ONLY = json.dumps({"Client": {"Version": "28.2.2", "ApiVersion": "1.50"}, "Server": None})
 
 
@@ -84,8 +84,9 @@ def test_a_socket_that_may_not_be_used_is_unknown_and_never_absent() -> None:
         "docker": "docker's socket may not be used by this user", "image": "docker's socket may not be used by this user"}
 
 
-def test_a_daemon_that_does_not_run_is_known() -> None:
-    down = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+@pytest.mark.parametrize("warning", ["", "WARNING: Error loading config file: open /root/.docker/config.json: permission denied\n"])
+def test_a_daemon_that_does_not_run_is_known(warning: str) -> None:
+    down = warning + "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
     facts = facts_of({container.DOCKER_VERSION: Ran(1, CLIENT_ONLY, down), container.DOCKER_INFO: Ran(1, '{"ServerVersion": ""}', down),
                       DOCKER_INSPECT: Ran(1, "[]", down)}, image=IMAGE)
     assert facts["docker"]["running"] is False and facts["docker"]["version"] == "28.2.2"

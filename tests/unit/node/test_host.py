@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ansible_collections.inferops.vllm.plugins.module_utils.node import host
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
 from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, LiveReader, MemoryReader, Ran
-from tests.costume import HARDWARE, KERNEL_LOG_START, Spec, Wardrobe, part_host, part_rdma
+from tests.costume import HARDWARE, KERNEL_LOG_START, Spec, Wardrobe, dress, part_host, part_rdma
 
 ROOT = Path(__file__).resolve().parents[3]
 MINE = ("host", "container", "storage", "service")
@@ -51,7 +51,8 @@ def keys_of(section: str) -> List[str]:
 @pytest.mark.parametrize("hardware", HARDWARE)
 @pytest.mark.parametrize("section", MINE)
 def test_a_costume_fills_every_key_of_the_contract(hardware: str, section: str) -> None:
-    facts = dressed(hardware)[section]
+    options = Options(names=("n1", "n2"), image=part_host.IMAGE)
+    facts = gather(dress(Spec("n1", hardware, peers=("n1", "n2"))), options)[section]
     assert sorted(facts) == sorted(keys_of(section))
     assert facts["unknown"] == {}
     # What a healthy node does not have: another engine, an asked-for probe, weights.
@@ -253,6 +254,20 @@ def test_needs_restarting_is_heard_only_when_it_says_so() -> None:
 @pytest.mark.parametrize(("text", "on"), [
     ('APT::Periodic::Unattended-Upgrade "1";\n', True), ('APT::Periodic::Unattended-Upgrade "0";\n', False),
     ('// APT::Periodic::Unattended-Upgrade "1";\n', False)])
+def test_unattended_upgrades_without_an_answer_of_the_package_manager(text: str, on: bool) -> None:
+    files = {"/usr/bin/unattended-upgrade": "", "/etc/apt/apt.conf.d/20auto-upgrades": text}
+    assert facts_of(files, {host.DPKG: Ran(None, error="timeout")})["unattended_upgrades"] is on
+
+
+@pytest.mark.parametrize(("timer", "on"), [
+    ("dnf-automatic-install.timer", True), ("os-update.timer", True), ("dnf-automatic.timer", False)])
+def test_automatic_updates_of_rpm_systems(timer: str, on: bool) -> None:
+    files = {"/etc/systemd/system/timers.target.wants/" + timer: "", "/etc/dnf/automatic.conf": "[commands]\napply_updates = no\n"}
+    assert facts_of(files, {host.RPM: ""})["unattended_upgrades"] is on
+
+
+@pytest.mark.parametrize(("text", "on"), [
+    ('APT::Periodic::Unattended-Upgrade "1";\n', True), ('APT::Periodic::Unattended-Upgrade "0";\n', False)])
 def test_unattended_upgrades(text: str, on: bool) -> None:
     files = {"/etc/os-release": "ID=ubuntu\n", "/usr/bin/unattended-upgrade": "", "/etc/apt/apt.conf.d/20auto-upgrades": text}
     assert facts_of(files, {host.DPKG: ""})["unattended_upgrades"] is on
