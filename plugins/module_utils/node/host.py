@@ -337,17 +337,17 @@ def _packages(reader: Reader, kernel: str, unknown: Dict[str, str]) -> Dict[str,
 
 def newer_kernel(running: str, installed: Iterable[str]) -> Optional[str]:
     """The newest of `installed` when it is newer than `running` and of the same flavour (``-generic``, ``-nvidia-64k``), else None."""
-    def key(release: str) -> Tuple[int, ...]:
-        return tuple(int(part[:9]) for part in re.findall(r"\d+", release))
+    def parts(release: str) -> Tuple[Tuple[int, ...], str]:
+        """Number and flavour; el9_4, el9_6 and fc40 are releases of the distribution and belong to neither."""
+        bare = re.sub(r"\.(?:el|fc|amzn)\d\w*", "", release)
+        number = re.match(r"[0-9.~-]*", bare)
+        digits = number.group() if number else ""
+        return tuple(int(part[:9]) for part in re.findall(r"\d+", digits)), re.sub(r"[0-9.~]+", "#", bare[len(digits):].lstrip("."))
 
-    def flavour(release: str) -> str:
-        # el9_4, el9_6 and fc40 are releases of the distribution, not flavours.
-        bare = re.sub(r"\.(?:el|fc|amzn)\d[\w]*", "", release)
-        return re.sub(r"[0-9.~]+", "#", re.sub(r"^[0-9.~-]+(?:rc\d+)?", "", bare))
-
-    same = [release for release in installed if flavour(release) == flavour(running)]
-    newest = max(same, key=key, default=running)
-    return newest if key(newest) > key(running) else None
+    number, flavour = parts(running)
+    same = [release for release in installed if parts(release)[1] == flavour]
+    newest = max(same, key=lambda release: parts(release)[0], default=running)
+    return newest if parts(newest)[0] > number else None
 
 
 def _pending_reboot(
