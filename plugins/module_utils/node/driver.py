@@ -186,7 +186,7 @@ def _modinfo(reader: Reader, unknown: Dict[str, str]) -> Dict[str, str]:
             fields.pop("version", None)
         return fields
     if ran.error or "not found" not in ran.err + ran.out:
-        unknown["installed"] = ran.reason("modinfo nvidia")
+        unknown["installed"] = ran.reason("modinfo")
     return {}
 
 
@@ -238,7 +238,7 @@ def _build(reader: Reader, kernel: str, unknown: Dict[str, str]) -> Dict[str, An
         build["dkms"] = parse_dkms(ran.out)
     elif ran.error != "missing":
         build["dkms"] = None
-        unknown["build"] = ran.reason("dkms status")
+        unknown["build"] = ran.reason("dkms")
     return build
 
 
@@ -253,5 +253,5 @@ def _secure_boot(reader: Reader, modinfo: Dict[str, str], unknown: Dict[str, str
         elif reader.kind("/sys/firmware/efi").error == "missing":
             enabled = False
         else:
-            unknown["secure_boot"] = ran.reason("mokutil --sb-state")
+            unknown["secure_boot"] = ran.reason("mokutil")
     return {"enabled": enabled, "signer": modinfo.get("signer") or None}

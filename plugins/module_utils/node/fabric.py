@@ -52,7 +52,7 @@ LOG_KINDS = (
     ("pre_nvl5", re.compile(r"Detected Pre-NVL5 system")),
     ("nothing_to_do", re.compile(r"NV_WARN_NOTHING_TO_DO")),
     ("version_mismatch", re.compile(r"don'?t match with driver version|does ?n[o']t match (?:with )?(?:the )?driver version")),
-    ("failed", re.compile(r"\bfail(?:ed|ure)\b|\bfatal\b|\babort(?:ed|ing)?\b", re.I)),
+    ("failed", re.compile(r"\bfail(?:ed|ure)\b|(?<!non-)\bfatal\b|\babort(?:ed|ing)?\b", re.I)),
 )
 
 
@@ -210,7 +210,7 @@ def _switch_management(reader: Reader, unknown: Dict[str, str]) -> Optional[List
 def _service(unit: str, part: str, services: Services, shown: Ran, unknown: Dict[str, str]) -> Optional[Dict[str, Any]]:
     if unit in services:
         return services[unit]
-    unknown[part] = shown.reason("systemctl show") if not shown.ok else "systemctl show said nothing of " + unit
+    unknown[part] = shown.reason("systemctl") if not shown.ok else "systemctl show said nothing of " + unit
     return None
 
 
@@ -266,5 +266,5 @@ def _imex(reader: Reader, packages: Dict[str, str], services: Services, shown: R
         for path, error in ((NODES_CONFIG, listed.error), (CONFIG, settings.error), (CHANNELS, channels.error))
         if error not in ("", "missing")]
     if troubles:
-        unknown["imex"] = "; ".join([unknown["imex"]] * ("imex" in unknown) + troubles)[:300]
+        unknown["imex"] = "; ".join(([unknown["imex"]] if "imex" in unknown else []) + troubles)[:300]
     return imex

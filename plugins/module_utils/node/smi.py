@@ -102,7 +102,7 @@ def reason(ran: Ran, what: str = "nvidia-smi") -> str:
     """One phrase: why a command of nvidia-smi gave no answer; empty when nothing speaks of a failure."""
     kind, sentence = failure(ran.out + "\n" + ran.err)
     if ran.error:
-        return ran.reason(what)
+        return ran.reason("nvidia-smi" if ran.error == "missing" else what)
     if kind:
         return sentence
     return "" if ran.rc == 0 else ran.reason(what)
