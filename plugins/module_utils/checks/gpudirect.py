@@ -14,6 +14,14 @@ RDMA_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/lates
 RECIPE = "https://github.com/vllm-project/recipes/blob/main/models/moonshotai/Kimi-K3.yaml"
 
 
+ATTACH = {
+    "force_pcie": "topology not supported for FORCE_PCIE",
+    "topology": "PCI topology not supported",
+    "importer": "importer needs struct page",
+}
+"""What the driver's refusals mean, by their kind."""
+
+
 class DmaBuf(NamedTuple):
     """Whether dma-buf serves: `usable` is None when it is not known; `why` says why not, or why it is not known."""
 
@@ -24,11 +32,11 @@ class DmaBuf(NamedTuple):
 def refused(node: Node) -> List[str]:
     """Evidence that this node refused to register GPU memory as dma-buf (errno 524), empty when there is none."""
     found: List[str] = []
+    for line in node.items("gpudirect.dmabuf.attach_failed"):
+        found.append(ATTACH.get(str(line.get("kind"))) or short(line.get("text") or line.get("kind"), 50))
     evidence = node.get("gpudirect.errno524.evidence")
     if isinstance(evidence, list):
-        found += [short(text, 80) for text in evidence if text]
-    for line in node.items("gpudirect.dmabuf.attach_failed"):
-        found.append("dma-buf attach failed: %s" % short(line.get("kind") or line.get("text"), 40))
+        found += [short(text, 50) for text in evidence if text]
     if not found and number(node.get("gpudirect.errno524.lines")) > 0:
         found.append("%d lines of errno 524" % number(node.get("gpudirect.errno524.lines")))
     return found
@@ -37,7 +45,9 @@ def refused(node: Node) -> List[str]:
 def dmabuf(node: Node) -> DmaBuf:
     """Judge the preconditions of dma-buf one by one: refusals seen, open module, kernel, the import in verbs."""
     if refused(node):
-        return DmaBuf(False, "refused here: " + refused(node)[0])
+        return DmaBuf(False, "refused: " + refused(node)[0])
+    if _without_driver(node):
+        return DmaBuf(False, "no NVIDIA driver is loaded")
     unknown: List[str] = []
     for path, no, what in (
         ("gpudirect.dmabuf.open_module", "the driver is not the open kernel module", "the driver's flavour"),
@@ -54,6 +64,13 @@ def dmabuf(node: Node) -> DmaBuf:
         reason = node.why_unknown(*parts) or "%s is not known" % listed(unknown)
         return DmaBuf(None, short(reason))
     return DmaBuf(True, "")
+
+
+def _without_driver(node: Node) -> bool:
+    """The driver's facts were read, and no driver is loaded."""
+    facts = node.facts.get("driver")
+    known = isinstance(facts, dict) and "loaded" in facts and not node.why_unknown("driver.loaded")
+    return known and node.get("driver.loaded") is None and node.get("gpudirect.dmabuf.open_module") is None
 
 
 def peermem_loaded(node: Node) -> Optional[bool]:
@@ -96,7 +113,7 @@ def path(node: Node, context: Context) -> Outcome:
         if buf.usable is None:
             return unsure(short("dma-buf: %s" % buf.why), required)
         return unsure(short("nvidia_peermem: %s" % (missing(node, "gpudirect.peermem.loaded") or "not known")), required)
-    return failed(short("neither: dma-buf %s; nvidia_peermem not loaded" % buf.why), required)
+    return failed(short("neither: nvidia_peermem not loaded; dma-buf: %s" % buf.why), required)
 
 
 @check(
@@ -123,7 +140,7 @@ def peermem(node: Node, context: Context) -> Outcome:
             return warned("loaded, not persisted: gone after a reboot", "loaded and persisted")
         return passed("loaded", required)
     if needed:
-        return failed(short("not loaded (%s)" % _why_not(node)), "loaded, since dma-buf is %s" % short(buf.why, 80))
+        return failed(short("not loaded (%s)" % _why_not(node)), short("loaded, since dma-buf does not serve: %s" % buf.why))
     if buf.usable is None:
         return unsure(short("not loaded, and whether dma-buf serves is not known: %s" % buf.why), required)
     # Many sound clusters run on dma-buf alone: said, but no fault of the node.

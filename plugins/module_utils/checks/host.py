@@ -195,7 +195,8 @@ def pending_reboot(node: Node, context: Context) -> Outcome:
     if node.get("host.pending_reboot.required") is not True:
         return passed("none", required)
     reasons = node.get("host.pending_reboot.reasons")
-    return failed(short("pending: " + (listed(reasons) if isinstance(reasons, list) and reasons else "no reason given")), required)
+    told = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
+    return failed(short("pending: " + ("; ".join(told[:3]) or "no reason given")), required)
 
 
 @check(

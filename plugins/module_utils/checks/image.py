@@ -55,8 +55,9 @@ def digest(node: Node, context: Context) -> Outcome:
     if image.get("present") is not True:
         return failed("%s is not here yet" % short(image.get("name") or context.image, 80), required,
                       "The image is pulled before the service starts, which takes a while for its size.", PULL, "warn")
-    named = [str(item) for item in image.get("digests") or []] if isinstance(image.get("digests"), list) else []
-    known = [item.rpartition("@")[2] for item in named]
+    listing = image.get("digests")
+    named = [str(item).rpartition("@")[2] for item in listing] if isinstance(listing, list) else []
+    known = [item for item in named if item.startswith("sha256:")]
     shown = listed((item[:26] + "…" if len(item) > 27 else item for item in known), 2)
     if declared:
         if declared in known or declared == image.get("id"):

@@ -27,11 +27,11 @@ def compute_hcas(node: Node, context: Context) -> Compute:
 
     Virtual and switch-management devices never count; one that carries SSH or the default route counts only
     when there is no other. Of the rest, those count that share a PCIe switch with a GPU; where the topology
-    names none (Grace, or no topology), the most frequent kind of card counts. Names differ between nodes and
-    are not used.
+    names none (Grace, or no topology), the most frequent kind of card counts. Names of devices differ between
+    nodes and say nothing.
     """
     managing = node.get("fabric.sw_mng")
-    switch_names = set(managing) if isinstance(managing, list) else set()
+    switch_names = {str(name) for name in managing} if isinstance(managing, list) else set()
     others: Dict[str, str] = {}
     free: List[Dict[str, Any]] = []
     carrying: List[Dict[str, Any]] = []
@@ -46,8 +46,14 @@ def compute_hcas(node: Node, context: Context) -> Compute:
     row = HARDWARE.get(context.hardware)
     usual = row.hcas if row else 0
     near = _near_gpus(node)
-    pool = [hca for hca in free if hca.get("name") in near]
-    pool = pool or _commonest_kind(free, ("type", "link_layer"))
+    pool = [hca for hca in free if str(hca.get("name")) in near]
+    if pool:
+        # A lost GPU has no row in the topology, though its HCA is there: cards of the same kind count up to the usual number.
+        kinds = {_kind(hca, ("type", "link_layer", "board")) for hca in pool}
+        alike = [hca for hca in free if hca not in pool and _kind(hca, ("type", "link_layer", "board")) in kinds]
+        pool += alike[: max(0, usual - len(pool))]
+    else:
+        pool = _commonest_kind(free, ("type", "link_layer"))
     if usual and len(pool) > usual:
         same = _commonest_kind(pool, ("type", "link_layer", "board"))
         pool = same if len(same) >= usual else pool
@@ -133,15 +139,15 @@ def ports(node: Node, context: Context) -> Outcome:
         return failed(short(seen), required, "The plan moves data over RDMA, and this node has no HCA to move it with.")
     faults: List[str] = []
     half = len(compute.hcas) / 2.0
-    carried: Dict[Any, int] = {}
+    carried: Dict[str, int] = {}
     for _hca, port in _active_ports(compute.hcas):
-        carried[port.get("port")] = carried.get(port.get("port"), 0) + 1
+        carried[str(port.get("port"))] = carried.get(str(port.get("port")), 0) + 1
     waiting = False
     sound = 0
     for hca in compute.hcas:
         up = [port for port in _ports(hca) if _up(port)]
         # Dead ports of a multi-plane card are dead on its siblings too; a port that works there is missed here.
-        down = [port for port in _ports(hca) if not _up(port) and (not up or carried.get(port.get("port"), 0) > half)]
+        down = [port for port in _ports(hca) if not _up(port) and (not up or carried.get(str(port.get("port")), 0) > half)]
         if not up and not down:
             faults.append("%s has no port" % hca.get("name"))
         for port in down if up else down[:1]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple, TypeVar
 
 from .model import Context, Node, Outcome, unsure
@@ -32,8 +33,14 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def number(value: Any, default: float = 0.0) -> float:
-    """`value` as a number; `default` for anything else (booleans too)."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    """`value` as a finite number; `default` for anything else (booleans too)."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return default
+    try:
+        found = float(value)
+    except OverflowError:
+        return default
+    return found if math.isfinite(found) else default
 
 
 def missing(node: Node, *paths: str) -> str:

@@ -59,7 +59,7 @@ def test_either_way_serves_and_neither_blocks(values: Dict[str, Any]) -> None:
     assert found["status"] == "pass" and found["observed"].startswith("nvidia_peermem (dma-buf: ")
     found = one("gpudirect.path", no_peermem(**values), PAIR)
     assert (found["status"], found["severity"]) == ("fail", "block")
-    assert found["observed"].startswith("neither: dma-buf ")
+    assert found["observed"].startswith("neither: nvidia_peermem not loaded; dma-buf: ")
     found = one("gpudirect.peermem", no_peermem(**values), PAIR)
     assert (found["status"], found["severity"]) == ("fail", "block")
     assert WHY in found["observed"]

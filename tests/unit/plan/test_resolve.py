@@ -226,7 +226,8 @@ def test_whatever_is_declared_gives_a_context_or_an_input_error(declared: Dict[s
 
 
 @given(
-    st.sampled_from([*HARDWARE, "auto"]), st.sampled_from([*STRATEGIES, "auto"]), st.sampled_from([*INTERCONNECTS, "auto"]), st.integers(1, 20))
+    st.sampled_from([*HARDWARE, "auto"]), st.sampled_from([*STRATEGIES, "auto"]),
+    st.sampled_from([*INTERCONNECTS, "auto"]), st.integers(1, 20))
 def test_every_combination_of_words_gives_a_context(hardware: str, strategy: str, interconnect: str, nodes: int) -> None:
     context = told(["b300"] * nodes, hardware=hardware, strategy=strategy, interconnect=interconnect)
     assert "auto" not in (context.hardware, context.strategy, context.interconnect)
