@@ -37,6 +37,7 @@ _NOTHING = re.compile(
     r"^\[?(?:|n/a|not supported|not available|unknown(?: error)?|err!?|not found|insufficient permissions"
     r"|requested functionality has been deprecated|gpu is lost|gpu requires reset)\]?$", re.I)
 _LOST = re.compile(r">\s*\[?GPU is lost\]?\s*<", re.I)
+_RESET = re.compile(r">\s*\[?GPU requires reset\]?\s*<", re.I)
 _HEADER = re.compile(r"<(driver_version|kmd_version|cuda_version|cuda_umd_version|attached_gpus)>\s*([0-9][0-9.]{0,30})\s*</\1>")
 _HANDLE = re.compile(
     r"Unable to determine the device handle for GPU\s{0,4}(?:\d{1,3}:?\s{1,4})?"
@@ -248,7 +249,7 @@ def _gpu(element: Element, index: int, chunk: str) -> Dict[str, Any]:
     })
     gpu["throttle"] = _throttle(element)
     gpu["temperature"] = integer(_text(element, "temperature/gpu_temp"))
-    gpu["recovery_action"] = _recovery(element)
+    gpu["recovery_action"] = _recovery(element) or ("Reset" if _RESET.search(chunk) else None)
     gpu["fabric"] = _fabric(element)
     if _LOST.search(chunk):
         gpu["lost"] = True

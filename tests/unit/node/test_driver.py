@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
@@ -213,6 +214,8 @@ def test_secure_boot(said: Any, files: Dict[str, str], folders: List[str], expec
                           "supported by open\n               NVRM: nvidia.ko because it does not include the required GPU"]),
     ("open_required", ["NVRM: installed in this system requires use of the NVIDIA open kernel modules."]),
     ("not_supported", ["NVRM: installed in this system is not supported by the NVIDIA 580.95.05 driver release."]),
+    ("not_supported", ["NVRM: installed in this system is not supported by the\n               NVRM: NVIDIA 580.95.05 driver release."]),
+    ("not_supported", ["NVRM: installed in this system is not supported by the"]),
     ("rm_init_failed", ["NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x65:2453)"]),
     ("no_gpu", ["NVRM: No NVIDIA GPU found."]), ("no_gpu", ["NVRM: The NVIDIA probe routine was not called for 8 device(s)."]),
     ("no_gpu", ["NVRM: None of the NVIDIA devices were initialized."]),
@@ -221,6 +224,13 @@ def test_kernel_messages(kind: str, lines: List[str]) -> None:
     text = "".join("[    5.000000] %s\n" % line for line in lines + lines)
     facts = bare(commands={kernel_log.RING: text + "[    6.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n"})
     assert [(entry["kind"], entry["count"]) for entry in facts["log"]] == [(kind, 2)]
+
+
+def test_kernel_messages_of_a_long_uptime_are_read_in_bounded_time() -> None:
+    text = "".join("[%12.6f] Loading of module %s\n" % (number, "Loading of module " * 50) for number in range(3000))
+    started = time.monotonic()
+    assert bare(commands={kernel_log.RING: text})["log"] == []
+    assert time.monotonic() - started < 10
 
 
 def test_captured_load_failures(samples: Path) -> None:

@@ -145,6 +145,11 @@ def test_reset_flags_of_old_drivers_are_a_recovery_action(flags: Any, action: An
     assert gpu.get("recovery_action") == action
 
 
+def test_fields_that_say_that_the_gpu_requires_a_reset() -> None:
+    gpu = one("<gpu_recovery_action>N/A</gpu_recovery_action><serial>[GPU requires reset]</serial>")
+    assert gpu == {"index": 0, "bdf": "0000:1b:00.0", "recovery_action": "Reset"}
+
+
 def test_printed_recovery_action_stands_as_it_is() -> None:
     assert one("<gpu_recovery_action>GPU_RESET</gpu_recovery_action>")["recovery_action"] == "GPU_RESET"
 
