@@ -18,6 +18,7 @@ _REFUSALS = {
     "key_rejected": "Secure Boot rejected the module's key",
     "gsp_missing": "GSP firmware is missing",
     "open_unsupported": "the open module does not support this GPU",
+    "open_required": "this GPU needs the open module",
     "not_supported": "this driver release does not support the GPU",
     "rm_init_failed": "RmInitAdapter failed",
     "no_gpu": "the driver found no GPU",
@@ -39,7 +40,7 @@ def loaded(node: Node) -> Tuple[Optional[str], str]:
 
 def refusal(node: Node) -> str:
     """Why the kernel log says that the driver did not come up, empty when it does not say."""
-    for line in tables(node.get("driver"), "log") or []:
+    for line in node.items("driver.log"):
         kind = text(line, "kind") or ""
         if kind in _REFUSALS:
             return _REFUSALS[kind]
@@ -200,6 +201,8 @@ def nouveau(node: Node, context: Context) -> Outcome:
         return unsure(node.why_unknown("driver.nouveau") or "whether nouveau is loaded was not read", required)
     if barred is None:
         return unsure(node.why_unknown("driver.nouveau") or "not loaded; whether it is blacklisted was not read", required, severity="warn")
+    if not barred and node.get("gpu.pci") == []:
+        return skipped("not loaded, and no NVIDIA GPU on this node")
     if not barred:
         return warned(
             "not loaded, but not blacklisted", required, why="At the next boot nouveau may take the GPUs before the NVIDIA driver."
@@ -262,7 +265,7 @@ def secure_boot(node: Node, context: Context) -> Outcome:
     facts = table(node.get("driver"), "secure_boot")
     enabled, signer = flag(facts, "enabled"), text(facts, "signer")
     required = "off, or a module signed with an enrolled key"
-    rejected = any(text(line, "kind") == "key_rejected" for line in tables(node.get("driver"), "log") or [])
+    rejected = any(text(line, "kind") == "key_rejected" for line in node.items("driver.log"))
     value, why = loaded(node)
     if rejected and value is None:
         return failed("the kernel rejected the module's key", required)

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import thresholds
 from .driver import loaded
 from .gpu import Gpu, Judged, each, gpus_of
 from .model import CLUSTER, Context, Node, Outcome, check, cluster_check, failed, passed, skipped, unsure, warned
-from .values import flag, plain, plural, some, table, tables, text, whole, words
+from .values import flag, plain, plural, some, table, text, whole, words
 
 _FM_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 _IMEX_GUIDE = "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/overview.html"
@@ -97,7 +97,7 @@ def manager(node: Node, context: Context) -> Outcome:
     driver, why = loaded(node)
     required = "active, version %s" % (driver or "of the loaded driver")
     why = node.why_unknown("fabric.manager") or why
-    kinds = {text(line, "kind") for line in tables(facts, "log") or []}
+    kinds = {text(line, "kind") for line in node.items("fabric.manager.log")}
     version = text(facts, "version")
     if flag(service, "installed") is False:
         return failed(
@@ -292,7 +292,7 @@ def clique_of(node: Node) -> Tuple[Optional[Tuple[str, str]], str]:
     seen: Dict[Tuple[str, str], int] = {}
     for gpu in gpus:
         fabric = gpu.get("fabric")
-        if not isinstance(fabric, Mapping) or not isinstance(fabric.get("cluster"), str):
+        if not isinstance(fabric, dict) or not isinstance(fabric.get("cluster"), str):
             return None, "fabric of %s not read" % plain(text(gpu, "bdf") or "a GPU", 20)
         cluster = "" if not fabric["cluster"].strip("0-") else fabric["cluster"]
         clique = text(fabric, "clique") or ("" if whole(fabric, "clique") is None else str(whole(fabric, "clique")))

@@ -52,7 +52,7 @@ def gpus_of(node: Node) -> Gpus:
     if items:
         if attached is not None and attached > len(items):
             return Gpus(items, "nvidia-smi names %s and describes %d" % (plural(attached, "GPU"), len(items)), False)
-        return Gpus(items, node.why_unknown("gpu.gpus"), False)
+        return Gpus(items, node.why_unknown("gpu.smi", "gpu.gpus"), False)
     pci = tables(facts, "pci")
     if pci == [] and not node.why_unknown("gpu.pci"):
         return Gpus([], "no NVIDIA GPU on the PCI bus", True)
@@ -220,9 +220,11 @@ def holders_of(node: Node) -> Holders:
     """Sort the processes that hold ``/dev/nvidia[0-9]*``; dead ones (zombies) hold nothing."""
     found = tables(node.get("gpu"), "holders")
     why = node.why_unknown("gpu.holders") or ("" if found is not None else "who holds the GPUs was not read")
-    ours, daemons, foreign = [], [], []
+    ours: List[Mapping[str, Any]] = []
+    daemons: List[Mapping[str, Any]] = []
+    foreign: List[Mapping[str, Any]] = []
     pids, containers, serving = _our_processes(node)
-    for holder in found or []:
+    for holder in node.items("gpu.holders"):
         comm = text(holder, "comm") or ""
         if text(holder, "state") in ("Z", "X"):
             continue
@@ -350,6 +352,8 @@ def ecc(node: Node, context: Context) -> Outcome:
             return "fail", "ECC is off"
         if flag(facts, "threshold_exceeded"):
             return "fail", "threshold of uncorrectable SRAM errors exceeded"
+        if flag(facts, "unrepairable"):
+            return "fail", "memory that cannot be repaired: replace the GPU"
         if volatile:
             return "fail", plural(volatile, "uncorrectable error") + " since the driver was loaded"
         if flag(facts, "repair_pending"):
@@ -440,9 +444,9 @@ _FIXES = {
 def xid(node: Node, context: Context) -> Outcome:
     required = "none that asks for a reset, a reboot or support"
     facts = node.get("gpu")
-    lines, switch, fallen = tables(facts, "xid"), tables(facts, "sxid"), words(facts, "fallen")
-    events = [_xid_event(node, line) for line in lines or []] + [_sxid_event(line) for line in switch or []]
-    named = {text(line, "bdf") for line in lines or []}
+    lines, fallen = node.items("gpu.xid"), words(facts, "fallen")
+    events = [_xid_event(node, line) for line in lines] + [_sxid_event(line) for line in node.items("gpu.sxid")]
+    named = {text(line, "bdf") for line in lines if whole(line, "code") == 79}
     events += [
         _Event(xids.CLASSES.index("reboot"), "%s fell off the bus" % plain(bdf, 20), "reboot", "RESTART_BM")
         for bdf in fallen or []
@@ -454,7 +458,7 @@ def xid(node: Node, context: Context) -> Outcome:
     if gpus_of(node).none:
         return skipped("no NVIDIA GPU on this node: see gpu.count")
     why = node.why_unknown("gpu.kernel_log", "gpu.xid")
-    if why or lines is None:
+    if why or tables(facts, "xid") is None or tables(facts, "sxid") is None or fallen is None:
         return unsure(why or "Xid lines of the kernel log were not read", required)
     if worst is None:
         return passed("none since boot", required)

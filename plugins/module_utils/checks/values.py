@@ -18,19 +18,19 @@ LIMIT = 118
 
 def text(table: Any, key: str) -> Optional[str]:
     """Text at `key`, None when there is none or it is empty."""
-    value = table.get(key) if isinstance(table, Mapping) else None
+    value = table.get(key) if isinstance(table, dict) else None
     return value if isinstance(value, str) and value else None
 
 
 def whole(table: Any, key: str) -> Optional[int]:
     """Whole number at `key`; a truth value is no number."""
-    value = table.get(key) if isinstance(table, Mapping) else None
+    value = table.get(key) if isinstance(table, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def number(table: Any, key: str) -> Optional[float]:
     """Number at `key`; a truth value, infinity and not-a-number are none."""
-    value = table.get(key) if isinstance(table, Mapping) else None
+    value = table.get(key) if isinstance(table, dict) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) > 1e300:
         return None
     return float(value)
@@ -38,27 +38,27 @@ def number(table: Any, key: str) -> Optional[float]:
 
 def flag(table: Any, key: str) -> Optional[bool]:
     """Truth value at `key`."""
-    value = table.get(key) if isinstance(table, Mapping) else None
+    value = table.get(key) if isinstance(table, dict) else None
     return value if isinstance(value, bool) else None
 
 
 def table(value: Any, key: str) -> Mapping[str, Any]:
     """Table at `key`, empty when there is none."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def tables(value: Any, key: str) -> Optional[List[Mapping[str, Any]]]:
     """List of tables at `key`, None when there is no list or when something else stands in it."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
+    found = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         return None
     return list(found)
 
 
 def words(value: Any, key: str) -> Optional[List[str]]:
     """List of texts at `key`, None when there is no list or when something else stands in it."""
-    found = value.get(key) if isinstance(value, Mapping) else None
+    found = value.get(key) if isinstance(value, dict) else None
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         return None
     return list(found)

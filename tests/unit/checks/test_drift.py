@@ -53,18 +53,46 @@ CHANGES = {
     "drift.gpu": (all_gpus("name", "NVIDIA B200"), "8 × NVIDIA B200", "8 × NVIDIA B300 SXM6 AC on 5 of 6 nodes", "block"),
     "drift.vbios": (all_gpus("vbios", "97.10.40.00.02"), "97.10.40.00.02", "97.10.45.00.01 on 5 of 6 nodes", "warn"),
     "drift.hca": (lambda facts: facts["rdma"]["hcas"].pop(3) and None, "0000:60:00.0: missing", "MT4131 on 5 of 6 nodes", "block"),
-    "drift.gid": (at("rdma.hcas.2.ports.0.gids.3.i", 5), "0000:51:00.0: RoCE v2 GID at index 5", "RoCE v2 GID at index 3 on 5 of 6 nodes", "block"),
-    "drift.mtu": (at("rdma.hcas.2.ports.0.mtu", 1500), "0000:51:00.0: MTU 1500, RDMA MTU 4096", "MTU 9000, RDMA MTU 4096 on 5 of 6 nodes", "warn"),
+    "drift.gid": (
+        at("rdma.hcas.2.ports.0.gids.3.i", 5),
+        "0000:51:00.0: RoCE v2 GID at index 5",
+        "RoCE v2 GID at index 3 on 5 of 6 nodes",
+        "block",
+    ),
+    "drift.mtu": (
+        at("rdma.hcas.2.ports.0.mtu", 1500),
+        "0000:51:00.0: MTU 1500, RDMA MTU 4096",
+        "MTU 9000, RDMA MTU 4096 on 5 of 6 nodes",
+        "warn",
+    ),
     "drift.clique": (all_gpus("fabric.clique", "7"), "clique 7 of 5d0f7c1a", "clique 32766 of 5d0f7c1a on 5 of 6 nodes", "warn"),
-    "drift.imex_config": (at("fabric.imex.config_sha256", "77" * 32), "nodes_config.cfg 777777777777",
-                          "nodes_config.cfg 9b9b9b9b9b9b on 5 of 6 nodes", "block"),
+    "drift.imex_config": (
+        at("fabric.imex.config_sha256", "77" * 32),
+        "nodes_config.cfg 777777777777",
+        "nodes_config.cfg 9b9b9b9b9b9b on 5 of 6 nodes",
+        "block",
+    ),
     "drift.image": (at("container.image.digests", [OTHER_DIGEST]), "sha256:d4d4d4d4d4d4", "sha256:3c3c3c3c3c3c on 5 of 6 nodes", "block"),
     "drift.toolkit": (at("container.toolkit.version", "1.17.8"), "1.17.8", "1.18.0 on 5 of 6 nodes", "warn"),
-    "drift.env": (at("service.env_files", {"/etc/vllm/vllm.env": "cd" * 32}), "/etc/vllm/vllm.env: cdcdcdcdcdcd", "abababababab on 5 of 6 nodes", "warn"),
+    "drift.env": (
+        at("service.env_files", {"/etc/vllm/vllm.env": "cd" * 32}),
+        "/etc/vllm/vllm.env: cdcdcdcdcdcd",
+        "abababababab on 5 of 6 nodes",
+        "warn",
+    ),
 }
 UNKNOWN = {
-    "drift.driver": "driver", "drift.kernel": "host", "drift.gpu": "gpu", "drift.vbios": "gpu", "drift.hca": "rdma", "drift.gid": "rdma",
-    "drift.mtu": "rdma", "drift.clique": "gpu", "drift.imex_config": "fabric", "drift.image": "container", "drift.toolkit": "container",
+    "drift.driver": "driver",
+    "drift.kernel": "host",
+    "drift.gpu": "gpu",
+    "drift.vbios": "gpu",
+    "drift.hca": "rdma",
+    "drift.gid": "rdma",
+    "drift.mtu": "rdma",
+    "drift.clique": "gpu",
+    "drift.imex_config": "fabric",
+    "drift.image": "container",
+    "drift.toolkit": "container",
     "drift.env": "service",
 }
 
@@ -171,7 +199,11 @@ def test_an_hca_that_only_one_node_has_is_odd() -> None:
     facts = cluster()
     facts["node2"]["rdma"]["hcas"].append({"name": "mlx5_99", "bdf": "0000:f9:00.0", "type": "MT4129", "ports": []})
     found = over("drift.hca", facts, context())
-    assert (set(found), found["node2"]["observed"], found["node2"]["required"]) == ({"node2"}, "0000:f9:00.0: MT4129", "missing on 5 of 6 nodes")
+    assert (set(found), found["node2"]["observed"], found["node2"]["required"]) == (
+        {"node2"},
+        "0000:f9:00.0: MT4129",
+        "missing on 5 of 6 nodes",
+    )
 
 
 def test_hcas_of_switches_and_virtual_functions_are_not_compared() -> None:
@@ -287,6 +319,7 @@ def test_cliques_and_imex_are_compared_only_where_nvlink_joins_nodes() -> None:
 
 # --- the comparison itself ------------------------------------------------------------------------
 
+
 def compared(values: Mapping[str, Optional[Mapping[str, str]]], **row: Any) -> Dict[str, Any]:
     nodes = [Node(name, {}) for name in values]
     return drift.compare(nodes, b300_context(list(values)), drift.Row(lambda node, _context: values[node.name], "value", "nothing", **row))
@@ -295,7 +328,9 @@ def compared(values: Mapping[str, Optional[Mapping[str, str]]], **row: Any) -> D
 VALUES = st.dictionaries(
     st.integers(0, 40).map(lambda i: "n%d" % i),
     st.none() | st.dictionaries(st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["1", "2", "3"]), max_size=4),
-    min_size=2, max_size=40)
+    min_size=2,
+    max_size=40,
+)
 
 
 @given(VALUES, st.booleans(), st.booleans())

@@ -12,8 +12,13 @@ from .healthy import DRIVER, MISSING, b300_context, healthy_b300, put, without
 from .run import one, status
 
 IDS = (
-    "driver.branch", "driver.loaded_is_installed", "driver.open_modules", "driver.userspace_match", "driver.nouveau",
-    "driver.build_ready", "driver.secure_boot",
+    "driver.branch",
+    "driver.loaded_is_installed",
+    "driver.open_modules",
+    "driver.userspace_match",
+    "driver.nouveau",
+    "driver.build_ready",
+    "driver.secure_boot",
 )
 
 
@@ -24,9 +29,18 @@ def changed(path: str, value: Any) -> Dict[str, Any]:
 def no_driver() -> Dict[str, Any]:
     """A machine whose driver section was read and which has no driver at all."""
     facts = healthy_b300()
-    facts["driver"].update({
-        "loaded": None, "loaded_flavour": None, "installed": None, "installed_flavour": None, "installed_for_kernel": False,
-        "userspace": None, "cuda": None, "unknown": {}})
+    facts["driver"].update(
+        {
+            "loaded": None,
+            "loaded_flavour": None,
+            "installed": None,
+            "installed_flavour": None,
+            "installed_for_kernel": False,
+            "userspace": None,
+            "cuda": None,
+            "unknown": {},
+        }
+    )
     return facts
 
 
@@ -69,7 +83,7 @@ def test_branch_compares_with_all_parts_of_the_minimum() -> None:
 def test_branch_when_nothing_is_loaded_says_what_the_kernel_said() -> None:
     facts = no_driver()
     assert one("driver.branch", facts)["observed"] == "no NVIDIA driver is loaded"
-    facts["driver"]["log"] = [{"kind": "gsp_missing", "text": "…", "count": 8}]
+    facts["driver"]["log"] = ["noise", {"kind": 5}, {"kind": "gsp_missing", "text": "…", "count": 8}]
     assert one("driver.branch", facts)["observed"] == "no NVIDIA driver is loaded: GSP firmware is missing"
     assert status("driver.branch", facts) == "fail"
 
@@ -146,6 +160,7 @@ def test_nouveau() -> None:
     assert status("driver.nouveau", changed("driver.nouveau.loaded", True)) == "fail"
     found = one("driver.nouveau", changed("driver.nouveau.blacklisted", False))
     assert (found["status"], found["severity"]) == ("warn", "warn")
+    assert status("driver.nouveau", put(changed("driver.nouveau.blacklisted", False), "gpu.pci", [])) == "skip"
     assert status("driver.nouveau", changed("driver.nouveau.loaded", None)) == "unknown"
     found = one("driver.nouveau", changed("driver.nouveau.blacklisted", None))
     assert (found["status"], found["severity"]) == ("unknown", "warn")
@@ -158,7 +173,10 @@ def dkms(**other: Any) -> Dict[str, Any]:
 
 def test_build_ready() -> None:
     assert status("driver.build_ready", changed("driver.build", dkms())) == "pass"
-    assert one("driver.build_ready", changed("driver.build", dict(dkms(), headers=False)))["observed"] == "headers missing for the running kernel"
+    assert (
+        one("driver.build_ready", changed("driver.build", dict(dkms(), headers=False)))["observed"]
+        == "headers missing for the running kernel"
+    )
     assert status("driver.build_ready", changed("driver.build", dict(dkms(), headers=None))) == "unknown"
     assert status("driver.build_ready", changed("driver.build", {"headers": True})) == "unknown"
     old = changed("driver.build", dkms(kernel="6.8.0-60-generic"))

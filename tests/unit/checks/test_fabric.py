@@ -65,6 +65,7 @@ def test_without_facts_nothing_is_known(id: str, fabric: Any) -> None:
 
 # --- fabric.manager -------------------------------------------------------------------------------
 
+
 def test_manager_of_another_version() -> None:
     facts = changed("fabric.manager.version", "580.82.07")
     found = one("fabric.manager", facts)
@@ -89,10 +90,14 @@ def test_manager_that_is_not_there() -> None:
 
 def test_manager_says_why_it_failed() -> None:
     facts = changed("fabric.manager.service", service("failed"))
-    assert one("fabric.manager", put(facts, "fabric.manager.log", [{"kind": "version_mismatch", "text": "…"}]))["observed"] == \
-        "failed: its version is not the driver's"
-    assert one("fabric.manager", put(facts, "fabric.manager.log", [{"kind": "nothing_to_do", "text": "…"}]))["observed"] == \
-        "failed: it found no NVSwitch"
+    assert (
+        one("fabric.manager", put(facts, "fabric.manager.log", [{"kind": "version_mismatch", "text": "…"}]))["observed"]
+        == "failed: its version is not the driver's"
+    )
+    assert (
+        one("fabric.manager", put(facts, "fabric.manager.log", [{"kind": "nothing_to_do", "text": "…"}]))["observed"]
+        == "failed: it found no NVSwitch"
+    )
     without(put(facts, "fabric.manager.log", [{"kind": "pre_nvl5", "text": "…"}]), "host.modules.ib_umad")
     assert "ib_umad is not loaded" in one("fabric.manager", facts)["observed"]
 
@@ -105,13 +110,23 @@ def test_pre_nvl5_is_normal_on_h100_and_a_fault_on_b300() -> None:
     assert found["status"] == "fail"
     assert "ib_umad is not loaded" in found["observed"]
     # An old line of a start that was mended since is no fault.
-    assert status("fabric.manager", changed("fabric.manager.log", [{"kind": "pre_nvl5", "text": "…"}, {"kind": "configured", "text": "…"}])) == "pass"
+    assert (
+        status("fabric.manager", changed("fabric.manager.log", [{"kind": "pre_nvl5", "text": "…"}, {"kind": "configured", "text": "…"}]))
+        == "pass"
+    )
 
 
-@pytest.mark.parametrize("path, value", [
-    ("fabric.manager.service.active", None), ("fabric.manager.service.active", "activating"), ("fabric.manager.service", {}),
-    ("fabric.manager.version", None), ("fabric.unknown", {"manager": "systemctl timed out"}), ("driver", {}),
-])
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        ("fabric.manager.service.active", None),
+        ("fabric.manager.service.active", "activating"),
+        ("fabric.manager.service", {}),
+        ("fabric.manager.version", None),
+        ("fabric.unknown", {"manager": "systemctl timed out"}),
+        ("driver", {}),
+    ],
+)
 def test_manager_when_something_was_not_read(path: str, value: Any) -> None:
     assert status("fabric.manager", changed(path, value)) == "unknown"
 
@@ -163,17 +178,25 @@ def test_without_a_gpu_nothing_is_asked() -> None:
 
 # --- fabric.state ---------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("fabric, expected, said", [
-    ({"state": "In Progress", "status": "N/A"}, "fail", "GPU 2: fabric In Progress"),
-    ({"state": "Not Started"}, "fail", "GPU 2: fabric Not Started"),
-    ({"state": "N/A"}, "fail", "GPU 2: fabric N/A"),
-    ({"state": "Completed", "status": "Insufficient Resources"}, "fail", "GPU 2: fabric Completed, but Insufficient Resources"),
-    ({"state": "Completed", "status": "Success", "health": {"bandwidth": "Degraded"}}, "fail", "GPU 2: fabric health: bandwidth Degraded"),
-    ({"state": "Completed", "status": "Success", "health": {}}, "pass", ""),
-    ({"state": "Completed"}, "unknown", "GPU 2: fabric Completed, status not read"),
-    ({}, "unknown", "GPU 2: fabric state not read"),
-    (None, "unknown", "GPU 2: fabric state not read"),
-])
+
+@pytest.mark.parametrize(
+    "fabric, expected, said",
+    [
+        ({"state": "In Progress", "status": "N/A"}, "fail", "GPU 2: fabric In Progress"),
+        ({"state": "Not Started"}, "fail", "GPU 2: fabric Not Started"),
+        ({"state": "N/A"}, "fail", "GPU 2: fabric N/A"),
+        ({"state": "Completed", "status": "Insufficient Resources"}, "fail", "GPU 2: fabric Completed, but Insufficient Resources"),
+        (
+            {"state": "Completed", "status": "Success", "health": {"bandwidth": "Degraded"}},
+            "fail",
+            "GPU 2: fabric health: bandwidth Degraded",
+        ),
+        ({"state": "Completed", "status": "Success", "health": {}}, "pass", ""),
+        ({"state": "Completed"}, "unknown", "GPU 2: fabric Completed, status not read"),
+        ({}, "unknown", "GPU 2: fabric state not read"),
+        (None, "unknown", "GPU 2: fabric state not read"),
+    ],
+)
 def test_state(fabric: Any, expected: str, said: str) -> None:
     found = one("fabric.state", changed("gpu.gpus.2.fabric", fabric))
     assert found["status"] == expected
@@ -191,32 +214,40 @@ def test_state_of_gpus_that_must_have_a_fabric() -> None:
 
 # --- fabric.nvlsm ---------------------------------------------------------------------------------
 
+
 def test_nvlsm() -> None:
     assert one("fabric.nvlsm", changed("fabric.nvlsm.running", False))["observed"] == "nvlsm is not running"
     found = one("fabric.nvlsm", without(healthy_b300(), "host.modules.ib_umad"))
     assert (found["status"], found["observed"]) == ("fail", "ib_umad is not loaded")
     assert status("fabric.nvlsm", changed("fabric.nvlsm.running", None)) == "unknown"
     assert status("fabric.nvlsm", without(healthy_b300(), "host.modules")) == "unknown"
-    assert one("fabric.nvlsm", put(changed("fabric.nvlsm.running", False), "fabric.unknown", {"nvlsm": "no process list"}))["status"] == "unknown"
+    assert (
+        one("fabric.nvlsm", put(changed("fabric.nvlsm.running", False), "fabric.unknown", {"nvlsm": "no process list"}))["status"]
+        == "unknown"
+    )
     assert status("fabric.nvlsm", h100(), H100) == "skip"
 
 
 # --- fabric.imex ----------------------------------------------------------------------------------
 
+
 def imex_of(nodes_total: Optional[int]) -> Dict[str, Any]:
     return tray("fabric.imex.nodes_total", nodes_total)
 
 
-@pytest.mark.parametrize("path, value, said", [
-    ("service", service("failed"), "service failed"),
-    ("domain", "DEGRADED", "domain DEGRADED"),
-    ("domain", "DOWN", "domain DOWN"),
-    ("ready", "NOT READY", "NOT READY"),
-    ("version", "580.82.07", "version 580.82.07"),
-    ("channels", [], "no channel 0"),
-    ("channels", [1], "no channel 0"),
-    ("nodes_total", 2, "the domain has 2 nodes, the plan 4"),
-])
+@pytest.mark.parametrize(
+    "path, value, said",
+    [
+        ("service", service("failed"), "service failed"),
+        ("domain", "DEGRADED", "domain DEGRADED"),
+        ("domain", "DOWN", "domain DOWN"),
+        ("ready", "NOT READY", "NOT READY"),
+        ("version", "580.82.07", "version 580.82.07"),
+        ("channels", [], "no channel 0"),
+        ("channels", [1], "no channel 0"),
+        ("nodes_total", 2, "the domain has 2 nodes, the plan 4"),
+    ],
+)
 def test_imex_faults(path: str, value: Any, said: str) -> None:
     found = one("fabric.imex", tray("fabric.imex." + path, value), gb300_context())
     assert (found["status"], found["observed"], found["severity"]) == ("fail", said, "block")
@@ -244,6 +275,7 @@ def test_imex_is_asked_only_where_the_plan_needs_it() -> None:
 
 # --- fabric.clique --------------------------------------------------------------------------------
 
+
 def rack(**changes: Any) -> Dict[str, Dict[str, Any]]:
     """Facts of four trays; `changes` give (cluster, clique) of some, or a function of the facts."""
     facts = {name: healthy_gb300(name) for name in TRAYS}
@@ -259,9 +291,9 @@ def test_clique_is_one() -> None:
     assert (found["*"]["status"], found["*"]["observed"]) == ("pass", "clique 32766 of 5d0f7c1a on 4 nodes")
 
 
-@pytest.mark.parametrize("cluster, clique, said", [
-    (CLUSTER_UUID, "32765", "clique 32765 of 5d0f7c1a"), (OTHER_UUID, "32766", "clique 32766 of 0b1e7a52"),
-])
+@pytest.mark.parametrize(
+    "cluster, clique, said", [(CLUSTER_UUID, "32765", "clique 32765 of 5d0f7c1a"), (OTHER_UUID, "32766", "clique 32766 of 0b1e7a52")]
+)
 def test_clique_names_the_odd_node(cluster: str, clique: str, said: str) -> None:
     found = over("fabric.clique", rack(tray3=(cluster, clique)), gb300_context())
     assert set(found) == {"tray3"}
@@ -303,7 +335,7 @@ def test_clique_that_is_not_known_is_not_counted() -> None:
 
 def test_clique_when_nothing_is_known() -> None:
     found = over("fabric.clique", {name: {} for name in TRAYS}, gb300_context())
-    assert {name: f["status"] for name, f in found.items()} == {name: "unknown" for name in TRAYS}
+    assert {name: f["status"] for name, f in found.items()} == dict.fromkeys(TRAYS, "unknown")
 
 
 def test_clique_is_asked_only_where_the_plan_needs_it() -> None:

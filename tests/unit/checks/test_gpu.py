@@ -14,8 +14,19 @@ from .healthy import B300_BUSES, MISSING, b300_context, gb300_context, healthy_b
 from .run import one, status
 
 IDS = (
-    "gpu.count", "gpu.model", "gpu.idle", "gpu.memory", "gpu.ecc", "gpu.remap", "gpu.recovery_action", "gpu.xid", "gpu.mig",
-    "gpu.persistence", "gpu.throttle", "gpu.pcie_link", "gpu.nvlink_matrix",
+    "gpu.count",
+    "gpu.model",
+    "gpu.idle",
+    "gpu.memory",
+    "gpu.ecc",
+    "gpu.remap",
+    "gpu.recovery_action",
+    "gpu.xid",
+    "gpu.mig",
+    "gpu.persistence",
+    "gpu.throttle",
+    "gpu.pcie_link",
+    "gpu.nvlink_matrix",
 )
 FROM_SMI = tuple(id for id in IDS if id not in ("gpu.idle", "gpu.xid"))
 LAST = "0000:df:00.0"
@@ -29,18 +40,34 @@ def no_gpu() -> Dict[str, Any]:
     """A machine that was looked at and has no GPU and no driver."""
     facts = healthy_b300()
     facts["driver"].update({"loaded": None, "installed": None, "userspace": None, "cuda": None})
-    facts["gpu"] = {"pci": [], "devices": 0, "holders": [], "xid": [], "sxid": [], "fallen": [],
-                    "unknown": {"smi": "nvidia-smi is not installed", "topology": "nvidia-smi is not installed"}}
+    facts["gpu"] = {
+        "pci": [],
+        "devices": 0,
+        "holders": [],
+        "xid": [],
+        "sxid": [],
+        "fallen": [],
+        "unknown": {"smi": "nvidia-smi is not installed", "topology": "nvidia-smi is not installed"},
+    }
     return facts
 
 
 def hung() -> Dict[str, Any]:
     """nvidia-smi never answered; files could be read."""
     facts = healthy_b300()
-    facts["gpu"] = {"pci": facts["gpu"]["pci"], "devices": 8, "holders": [{"pid": 91, "comm": "nvidia-smi", "state": "D", "devices": 1}],
-                    "xid": [], "sxid": [], "fallen": [],
-                    "unknown": {"smi": "nvidia-smi did not answer in 10 s", "topology": "nvidia-smi did not answer in 10 s",
-                                "nvlink": "nvidia-smi did not answer in 10 s"}}
+    facts["gpu"] = {
+        "pci": facts["gpu"]["pci"],
+        "devices": 8,
+        "holders": [{"pid": 91, "comm": "nvidia-smi", "state": "D", "devices": 1}],
+        "xid": [],
+        "sxid": [],
+        "fallen": [],
+        "unknown": {
+            "smi": "nvidia-smi did not answer in 10 s",
+            "topology": "nvidia-smi did not answer in 10 s",
+            "nvlink": "nvidia-smi did not answer in 10 s",
+        },
+    }
     return facts
 
 
@@ -92,6 +119,19 @@ def test_half_a_document_is_no_document(id: str) -> None:
     assert status(id, put(facts, "gpu.gpus", [])) == "unknown"
 
 
+@pytest.mark.parametrize("id", FROM_SMI)
+def test_what_a_killed_nvidia_smi_left_is_not_the_whole(id: str) -> None:
+    facts = changed("gpu.unknown", {"smi": "nvidia-smi was killed"})
+    if id != "gpu.nvlink_matrix":
+        assert status(id, facts) == "unknown"
+    facts["gpu"]["gpus"] = facts["gpu"]["gpus"][:2]
+    facts["gpu"]["gpus"][1].update(mig="Enabled", recovery_action="Reset")
+    if id in ("gpu.mig", "gpu.recovery_action"):
+        assert status(id, facts) == "fail"  # what was seen counts
+    elif id != "gpu.nvlink_matrix":
+        assert status(id, facts) == "unknown"
+
+
 @pytest.mark.parametrize("id", [id for id in FROM_SMI if id not in ("gpu.count", "gpu.nvlink_matrix")])
 def test_a_gpu_of_which_nothing_is_told_is_unknown(id: str) -> None:
     facts = changed("gpu.gpus.3", {"index": 3, "bdf": "0000:61:00.0"})
@@ -110,6 +150,7 @@ def test_a_machine_without_gpu_fails_the_count_and_passes_nothing(id: str) -> No
 
 
 # --- gpu.count ------------------------------------------------------------------------------------
+
 
 def test_count_of_a_gpu_that_fell_off_the_bus() -> None:
     found = one("gpu.count", lost_gpu())
@@ -166,6 +207,7 @@ def test_a_gpu_that_fell_and_came_back_is_there() -> None:
 
 # --- gpu.model, gpu.memory ------------------------------------------------------------------------
 
+
 def test_model() -> None:
     facts = healthy_b300()
     for gpu in facts["gpu"]["gpus"]:
@@ -213,6 +255,7 @@ def test_memory_in_use_on_an_idle_gpu() -> None:
 
 # --- gpu.idle -------------------------------------------------------------------------------------
 
+
 def holder(pid: int, comm: str, state: str = "S", **more: Any) -> Dict[str, Any]:
     return dict({"pid": pid, "comm": comm, "state": state, "devices": 8}, **more)
 
@@ -225,7 +268,9 @@ def test_idle_with_a_foreign_process() -> None:
     assert found["observed"] == "held by python3 (pid 4242, container 0123456789ab)"
 
 
-@pytest.mark.parametrize("comm", ["nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nv-fabricmanage", "nvidia-imex", "nvlsm"])
+@pytest.mark.parametrize(
+    "comm", ["nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi", "nv-fabricmanage", "nvidia-imex", "nvlsm"]
+)
 def test_idle_with_daemons_of_the_node(comm: str) -> None:
     assert status("gpu.idle", changed("gpu.holders", [holder(9, comm)])) == "pass"
 
@@ -265,40 +310,45 @@ def test_idle_when_holders_are_not_known() -> None:
 
 # --- health ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("path, value, expected, said", [
-    ("ecc.current", False, "fail", "GPU 1: ECC is off"),
-    ("ecc.pending", False, "fail", "GPU 1: ECC will be off after the next reset"),
-    ("ecc.volatile_uncorrectable", 2, "fail", "GPU 1: 2 uncorrectable errors since the driver was loaded"),
-    ("ecc.threshold_exceeded", True, "fail", "GPU 1: threshold of uncorrectable SRAM errors exceeded"),
-    ("ecc.repair_pending", True, "fail", "GPU 1: a memory repair waits for a reset"),
-    ("ecc.aggregate_uncorrectable", 5, "warn", "GPU 1: 5 uncorrectable errors in its life"),
-    ("ecc.aggregate_uncorrectable", 4, "pass", ""),
-    ("ecc.current", None, "unknown", "GPU 1: ECC not read"),
-    ("ecc.volatile_uncorrectable", "N/A", "unknown", "GPU 1: ECC not read"),
-    ("remap.pending", True, "fail", "GPU 1: row remap pending"),
-    ("remap.failure", True, "fail", "GPU 1: row remapping failed: replace the GPU"),
-    ("remap.uncorrectable", 513, "fail", "GPU 1: 513 rows remapped: replace the GPU"),
-    ("remap.uncorrectable", 512, "pass", ""),
-    ("remap.pending", None, "unknown", "GPU 1: row remapping not read"),
-    ("mig", "Enabled", "fail", "GPU 1: MIG is on"),
-    ("mig_pending", "Enabled", "fail", "GPU 1: MIG will be on after the next reset"),
-    ("mig", None, "unknown", "GPU 1: MIG mode not read"),
-    ("mig", "N/A", "pass", ""),
-    ("persistence", False, "fail", "GPU 1: persistence is off"),
-    ("persistence", None, "unknown", "GPU 1: persistence mode not read"),
-    ("throttle", ["hw_thermal_slowdown", "hw_slowdown"], "fail", "GPU 1: hardware thermal slowdown, hardware slowdown at 34 C"),
-    ("throttle", [], "pass", ""),
-    ("throttle", "hw_slowdown", "unknown", "GPU 1: throttle reasons not read"),
-    ("pcie.width", 8, "fail", "GPU 1: x8 of x16 lanes"),
-    ("pcie.gen", 1, "pass", ""),
-    ("pcie.width", None, "unknown", "GPU 1: PCIe width not read"),
-    ("recovery_action", "GPU Reset", "fail", "GPU 1: GPU Reset"),
-    ("recovery_action", "GPU_RESET", "fail", "GPU 1: GPU_RESET"),
-    ("recovery_action", "Node Reboot Required", "fail", "GPU 1: Node Reboot Required"),
-    ("recovery_action", "Drain P2P", "fail", "GPU 1: Drain P2P"),
-    ("recovery_action", "N/A", "unknown", "GPU 1: recovery action N/A"),
-    ("recovery_action", None, "unknown", "GPU 1: recovery action not read"),
-])
+
+@pytest.mark.parametrize(
+    "path, value, expected, said",
+    [
+        ("ecc.current", False, "fail", "GPU 1: ECC is off"),
+        ("ecc.pending", False, "fail", "GPU 1: ECC will be off after the next reset"),
+        ("ecc.volatile_uncorrectable", 2, "fail", "GPU 1: 2 uncorrectable errors since the driver was loaded"),
+        ("ecc.threshold_exceeded", True, "fail", "GPU 1: threshold of uncorrectable SRAM errors exceeded"),
+        ("ecc.repair_pending", True, "fail", "GPU 1: a memory repair waits for a reset"),
+        ("ecc.unrepairable", True, "fail", "GPU 1: memory that cannot be repaired: replace the GPU"),
+        ("ecc.aggregate_uncorrectable", 5, "warn", "GPU 1: 5 uncorrectable errors in its life"),
+        ("ecc.aggregate_uncorrectable", 4, "pass", ""),
+        ("ecc.current", None, "unknown", "GPU 1: ECC not read"),
+        ("ecc.volatile_uncorrectable", "N/A", "unknown", "GPU 1: ECC not read"),
+        ("remap.pending", True, "fail", "GPU 1: row remap pending"),
+        ("remap.failure", True, "fail", "GPU 1: row remapping failed: replace the GPU"),
+        ("remap.uncorrectable", 513, "fail", "GPU 1: 513 rows remapped: replace the GPU"),
+        ("remap.uncorrectable", 512, "pass", ""),
+        ("remap.pending", None, "unknown", "GPU 1: row remapping not read"),
+        ("mig", "Enabled", "fail", "GPU 1: MIG is on"),
+        ("mig_pending", "Enabled", "fail", "GPU 1: MIG will be on after the next reset"),
+        ("mig", None, "unknown", "GPU 1: MIG mode not read"),
+        ("mig", "N/A", "pass", ""),
+        ("persistence", False, "fail", "GPU 1: persistence is off"),
+        ("persistence", None, "unknown", "GPU 1: persistence mode not read"),
+        ("throttle", ["hw_thermal_slowdown", "hw_slowdown"], "fail", "GPU 1: hardware thermal slowdown, hardware slowdown at 34 C"),
+        ("throttle", [], "pass", ""),
+        ("throttle", "hw_slowdown", "unknown", "GPU 1: throttle reasons not read"),
+        ("pcie.width", 8, "fail", "GPU 1: x8 of x16 lanes"),
+        ("pcie.gen", 1, "pass", ""),
+        ("pcie.width", None, "unknown", "GPU 1: PCIe width not read"),
+        ("recovery_action", "GPU Reset", "fail", "GPU 1: GPU Reset"),
+        ("recovery_action", "GPU_RESET", "fail", "GPU 1: GPU_RESET"),
+        ("recovery_action", "Node Reboot Required", "fail", "GPU 1: Node Reboot Required"),
+        ("recovery_action", "Drain P2P", "fail", "GPU 1: Drain P2P"),
+        ("recovery_action", "N/A", "unknown", "GPU 1: recovery action N/A"),
+        ("recovery_action", None, "unknown", "GPU 1: recovery action not read"),
+    ],
+)
 def test_one_gpu(path: str, value: Any, expected: str, said: str) -> None:
     id = {"mig_pending": "gpu.mig", "pcie": "gpu.pcie_link"}.get(path.split(".")[0], "gpu." + path.split(".")[0])
     found = one(id, changed("gpu.gpus.1." + path, value))
@@ -320,30 +370,66 @@ def test_the_same_on_several_gpus_is_said_once() -> None:
 
 # --- gpu.xid --------------------------------------------------------------------------------------
 
+
 def xid(code: int, text: str = "", **more: Any) -> Dict[str, Any]:
     line = {"bdf": "0000:61:00.0", "code": code, "count": 1, "first": 80000.0, "last": 80000.0, "text": text, "index": 3}
     return changed("gpu.xid", [dict(line, **more)])
 
 
-@pytest.mark.parametrize("code, expected", [
-    (43, "pass"), (63, "pass"), (92, "pass"), (121, "pass"), (141, "pass"),
-    (13, "warn"), (31, "warn"), (45, "warn"), (94, "warn"), (171, "warn"), (999, "warn"), (103, "warn"), (127, "warn"),
-    (46, "fail"), (48, "fail"), (62, "fail"), (64, "fail"), (74, "fail"), (79, "fail"), (95, "fail"), (109, "fail"), (119, "fail"),
-    (120, "fail"), (125, "fail"), (136, "fail"), (140, "fail"), (142, "fail"), (143, "fail"), (145, "fail"), (151, "fail"), (154, "fail"),
-    (155, "fail"), (156, "fail"), (158, "fail"),
-])
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        (43, "pass"),
+        (63, "pass"),
+        (92, "pass"),
+        (121, "pass"),
+        (141, "pass"),
+        (13, "warn"),
+        (31, "warn"),
+        (45, "warn"),
+        (94, "warn"),
+        (171, "warn"),
+        (999, "warn"),
+        (103, "warn"),
+        (127, "warn"),
+        (46, "fail"),
+        (48, "fail"),
+        (62, "fail"),
+        (64, "fail"),
+        (74, "fail"),
+        (79, "fail"),
+        (95, "fail"),
+        (109, "fail"),
+        (119, "fail"),
+        (120, "fail"),
+        (125, "fail"),
+        (136, "fail"),
+        (140, "fail"),
+        (142, "fail"),
+        (143, "fail"),
+        (145, "fail"),
+        (151, "fail"),
+        (154, "fail"),
+        (155, "fail"),
+        (156, "fail"),
+        (158, "fail"),
+    ],
+)
 def test_xid_by_class(code: int, expected: str) -> None:
     found = one("gpu.xid", xid(code))
     assert found["status"] == expected
     assert "Xid %d on GPU 3" % code in found["observed"]
 
 
-@pytest.mark.parametrize("code, text, expected", [
-    (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "fail"),
-    (154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "pass"),
-    (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 04 (0x1 0x2)", "warn"),
-    (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 04 (0x1 0x2)", "fail"),
-])
+@pytest.mark.parametrize(
+    "code, text, expected",
+    [
+        (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "fail"),
+        (154, "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)", "pass"),
+        (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 04 (0x1 0x2)", "warn"),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 04 (0x1 0x2)", "fail"),
+    ],
+)
 def test_xid_whose_text_decides(code: int, text: str, expected: str) -> None:
     assert status("gpu.xid", xid(code, text)) == expected
 
@@ -370,7 +456,8 @@ def test_an_old_xid_that_was_dealt_with_only_warns() -> None:
 
 def test_xid_when_the_kernel_log_is_closed() -> None:
     assert one("gpu.xid", changed("gpu.unknown", {"kernel_log": "dmesg: not permitted"}))["observed"] == "dmesg: not permitted"
-    assert status("gpu.xid", without(healthy_b300(), "gpu.xid")) == "unknown"
+    for part in ("xid", "sxid", "fallen"):
+        assert status("gpu.xid", without(healthy_b300(), "gpu." + part)) == "unknown"
     assert status("gpu.xid", changed("gpu.xid", "Xid 79")) == "unknown"
     assert status("gpu.xid", put(xid(79), "gpu.unknown", {"kernel_log": "cut off"})) == "fail"
     assert status("gpu.xid", put(xid(31), "gpu.unknown", {"kernel_log": "cut off"})) == "unknown"
@@ -391,16 +478,33 @@ def test_the_catalogue_is_whole() -> None:
         assert code in xids.CATALOGUE, code
 
 
-@pytest.mark.parametrize("action, expected", [
-    ("None", "ignored"), ("NONE", "ignored"), ("GPU Reset", "reset"), ("GPU_RESET", "reset"), ("Reset", "reset"), ("Reboot", "reboot"),
-    ("NODE_REBOOT", "reboot"), ("Drain and Reset", "reset"), ("DRAIN_P2P", "reset"), ("Recover IMEX Domain", "reset"),
-    ("SYSTEM_REBOOT", "reboot"), ("BUS_RESET", "reset"), ("", ""), (None, ""), ("N/A", ""), ("Unknown", ""),
-])
+@pytest.mark.parametrize(
+    "action, expected",
+    [
+        ("None", "ignored"),
+        ("NONE", "ignored"),
+        ("GPU Reset", "reset"),
+        ("GPU_RESET", "reset"),
+        ("Reset", "reset"),
+        ("Reboot", "reboot"),
+        ("NODE_REBOOT", "reboot"),
+        ("Drain and Reset", "reset"),
+        ("DRAIN_P2P", "reset"),
+        ("Recover IMEX Domain", "reset"),
+        ("SYSTEM_REBOOT", "reboot"),
+        ("BUS_RESET", "reset"),
+        ("", ""),
+        (None, ""),
+        ("N/A", ""),
+        ("Unknown", ""),
+    ],
+)
 def test_recovery_class(action: Any, expected: str) -> None:
     assert xids.recovery_class(action) == expected
 
 
 # --- gpu.nvlink_matrix ----------------------------------------------------------------------------
+
 
 def test_nvlink_of_a_gpu_that_lost_all() -> None:
     facts = changed("gpu.topology.matrix", matrix(8, {(2, j): "SYS" for j in range(8) if j != 2}))
@@ -413,7 +517,10 @@ def test_nvlink_of_one_lost_link() -> None:
     assert one("gpu.nvlink_matrix", changed("gpu.topology.matrix", matrix(8, {(0, 3): "NV17"})))["observed"] == "GPU0-GPU3 NV17"
     assert one("gpu.nvlink_matrix", changed("gpu.topology.matrix", matrix(8, {(0, 3): "NODE"})))["observed"] == "GPU0-GPU3 no NVLink"
     # Without a profile the best pair says what the others should be.
-    assert status("gpu.nvlink_matrix", changed("gpu.topology.matrix", matrix(8, {(0, 3): "NV17"})), b300_context()._replace(nvlink_links=0)) == "fail"
+    assert (
+        status("gpu.nvlink_matrix", changed("gpu.topology.matrix", matrix(8, {(0, 3): "NV17"})), b300_context()._replace(nvlink_links=0))
+        == "fail"
+    )
 
 
 def test_nvlink_status_of_inactive_and_slow_links() -> None:
@@ -450,5 +557,5 @@ def test_nvlink_is_not_asked_of_gpus_without_any() -> None:
 
 
 def test_the_lost_gpu_is_named_by_its_address() -> None:
-    assert LAST == "0000:%s:00.0" % B300_BUSES[-1]
+    assert "0000:%s:00.0" % B300_BUSES[-1] == LAST
     assert status("gpu.nvlink_matrix", lost_gpu()) == "pass"
