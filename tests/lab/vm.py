@@ -261,9 +261,13 @@ def inventory_vars(settings: Settings, vm: Vm) -> dict[str, Any]:
         "ansible_user": "root",
         "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_ssh_private_key_file": str(settings.ssh_key),
-        "ansible_ssh_common_args": (f"-o UserKnownHostsFile={folder(settings, vm.name) / 'known_hosts'} -o IdentitiesOnly=yes"),
+        "ansible_ssh_common_args": (
+            f"-o UserKnownHostsFile={folder(settings, vm.name) / 'known_hosts'} -o GlobalKnownHostsFile=/dev/null"
+            " -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes"
+        ),
         "lab_kind": "vm",
-        "lab_address": vm.address,
+        "vllm_host_ip": vm.address,
+        "vllm_interface": "eth0",
     }
 
 

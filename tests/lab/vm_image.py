@@ -43,6 +43,7 @@ PACKAGES = (
 LEFT_OUT = (
     "arch/x86/kvm",
     "drivers/ata",
+    "drivers/block/floppy.ko",
     "drivers/bluetooth",
     "drivers/comedi",
     "drivers/cpufreq",
@@ -72,6 +73,9 @@ LEFT_OUT = (
     "fs/gfs2",
     "fs/ocfs2",
     "fs/xfs",
+    "net/bluetooth",
+    "net/mac80211",
+    "net/wireless",
     "sound",
 )
 
@@ -314,7 +318,7 @@ def ensure(settings: Settings) -> Image:
         tree = work / "tree"
         tree.mkdir()
         began = time.monotonic()
-        patterns = [f"/lib/modules/*/kernel/{part}/*" for part in LEFT_OUT]
+        patterns = [f"/lib/modules/*/kernel/{part}{'' if part.endswith('.ko') else '/*'}" for part in LEFT_OUT]
         bootstrap(
             settings.suite,
             tree,

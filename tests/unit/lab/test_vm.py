@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import vm, vm_image, vm_kind, vm_modules
+from tests.lab import vm, vm_image, vm_modules
 from tests.lab.apt_repo import load
 from tests.lab.settings import Node, Settings
 
@@ -50,12 +50,6 @@ def test_name_of_another_form_is_refused(settings: Settings, name: str) -> None:
         vm.machine_number(name)
     with pytest.raises(ValueError, match="vm1 to vm9"):
         vm.destroy(settings, name)
-
-
-def test_node_of_the_kind_has_the_address_of_its_number(settings: Settings) -> None:
-    assert vm_kind.node(settings, 2) == Node("vm2", "10.203.77.102", "vm", "bookworm")
-    with pytest.raises(ValueError, match="vm1 to vm9"):
-        vm_kind.node(settings, 10)
 
 
 def test_destroy_removes_what_an_unfinished_create_left(settings: Settings) -> None:
