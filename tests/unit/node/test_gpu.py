@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Optional
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect, gpu, kernel_log, smi, topology
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, MemoryReader, Ran
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, LiveReader, MemoryReader, Ran
 from tests.costume import HARDWARE, Spec, dress, part_gpu, part_host
 
 CONTAINER = "4f2a" * 16
@@ -275,3 +277,20 @@ def test_any_answers_are_read_without_an_exception(text: str) -> None:
     files["/dev/nvidia0"] = Content(None, "denied")
     facts = gpu.collect(MemoryReader(files, {folder + "driver": text}, commands), collect.Options())
     assert facts["devices"] == 1 and isinstance(facts["unknown"], dict)
+
+
+# -- a live tool ---------------------------------------------------------------------------------
+def test_live_tool_that_prints_half_a_document_and_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = part_gpu.document(Spec("n1"), part_gpu.gpus(Spec("n1")))
+    (tmp_path / "half.xml").write_text(text[:text.index('id="00000000:4F:00.0"') + 400])
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\ntrap "" TERM INT HUP\n[ "$1" = -q ] && cat "%s"\nsleep 60 &\nwait\nsleep 60\n' % (tmp_path / "half.xml"))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    started = time.monotonic()
+    facts = collect.gather(LiveReader(timeout=1.0), collect.Options(subset=("driver", "gpu")))
+    assert time.monotonic() - started < 4.0
+    assert [one["bdf"] for one in facts["gpu"]["gpus"]] == ["0000:1b:00.0", "0000:3d:00.0"]
+    assert facts["gpu"]["unknown"]["smi"] == (
+        "nvidia-smi did not answer in time and was abandoned; the document ended early, within GPU 0000:4f:00.0")
+    assert {"topology", "nvlink"} <= set(facts["gpu"]["unknown"]) and facts["driver"]["cuda"] == "13.0"
