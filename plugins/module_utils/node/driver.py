@@ -50,7 +50,7 @@ LOG_KINDS = (
         r"gsp_\w{1,20}\.bin failed|failed to load (?:firmware )?\S{0,60}gsp_\w{1,20}\.bin|RmFetchGspRmImages", re.I)),
     ("open_unsupported", re.compile(
         r"not supported by (?:NVRM: )?(?:the )?open|does not include the required GPU (?:NVRM: )?System Processor")),
-    ("open_required", re.compile(r"requires (?:NVRM: )?(?:the )?use of the NVIDIA open kernel modules")),
+    ("open_required", re.compile(r"requires (?:NVRM: )?(?:the )?use of (?:the )?NVIDIA open kernel modules")),
     ("not_supported", re.compile(r"not supported by (?:NVRM: )?the(?:$| (?:NVRM: )?NVIDIA)")),
     ("rm_init_failed", re.compile(r"RmInitAdapter failed")),
     ("no_gpu", re.compile(

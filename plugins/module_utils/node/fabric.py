@@ -51,7 +51,7 @@ LOG_KINDS = (
     ("configured", re.compile(r"Successfully configured all the available")),
     ("pre_nvl5", re.compile(r"Detected Pre-NVL5 system")),
     ("nothing_to_do", re.compile(r"NV_WARN_NOTHING_TO_DO")),
-    ("version_mismatch", re.compile(r"don'?t match with driver version|does ?n[o']t match (?:with )?(?:the )?driver version")),
+    ("version_mismatch", re.compile(r"don'?t match with driver version|fabric manager version is incompatible with", re.I)),
     ("failed", re.compile(r"\bfail(?:ed|ure)\b|(?<!non-)\bfatal\b|\babort(?:ed|ing)?\b", re.I)),
 )
 
@@ -170,7 +170,8 @@ def _packages(reader: Reader) -> Dict[str, str]:
     packages = parse_packages(reader.run(DPKG).out + "\n" + reader.run(RPM).out)
     for part, program, argv in (("manager", "/usr/bin/nv-fabricmanager", MANAGER_VERSION), ("imex", "/usr/bin/nvidia-imex", IMEX_VERSION)):
         if part not in packages and reader.exists(program):
-            printed = _VERSION.search(reader.run(argv).out)
+            ran = reader.run(argv)
+            printed = _VERSION.search(ran.out + "\n" + ran.err)
             if printed:
                 packages[part] = printed.group(1)
     return packages

@@ -59,7 +59,7 @@ _FAILURES: Tuple[Tuple[str, str, str], ...] = (
     ("no_library", r"couldn'?t find (?:the )?libnvidia-ml|libnvidia-ml\.so[^\n]{0,200}cannot open|NVML shared library not found",
      "nvidia-smi could not find libnvidia-ml.so"),
     ("lost", r"\bGPU is lost\b", "NVML says that a GPU is lost"),
-    ("no_devices", r"\bno devices were found\b", "nvidia-smi found no devices"),
+    ("no_devices", r"\bno devices (?:were )?found\b", "nvidia-smi found no devices"),
     ("unknown_error", r"\bunknown error\b", "NVML could not be initialised or a GPU could not be opened (Unknown Error)"),
     ("denied", r"insufficient permissions|access blocked by the operating system",
      "NVML may not open the GPUs (Insufficient Permissions)"),

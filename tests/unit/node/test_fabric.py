@@ -131,7 +131,7 @@ def test_programs_without_a_package_are_asked() -> None:
         for path in ("/usr/bin/nv-fabricmanager", "/usr/bin/nvidia-imex"):
             reader.files[path] = ""
             reader._plant(path)
-        reader.commands[fabric.MANAGER_VERSION] = "Fabric Manager version is : 580.142\n"
+        reader.commands[fabric.MANAGER_VERSION] = Ran(0, "", "\n\n\tFabric Manager version is : 580.142\n")
         reader.commands[fabric.IMEX_VERSION] = Ran(1, "", "no")
 
     facts = dressed(change=change)
@@ -170,6 +170,10 @@ def test_newest_kind_stands_last() -> None:
     assert fabric.parse_log("\n".join((bad, unit))) == [{"kind": "failed", "text": bad}]
     assert fabric.parse_log(unit) == [{"kind": "failed", "text": unit}]
     assert fabric.parse_log("x\n\n") == []
+    text = "fabric manager version is incompatible with NVSwitch driver. Please update with matching NVIDIA driver package"
+    assert fabric.parse_log(text) == [{"kind": "version_mismatch", "text": text}]
+    assert fabric.parse_log("detected NVSwitch non-fatal error 12028 on fid 0") == []
+    assert [e["kind"] for e in fabric.parse_log("detected NVSwitch fatal error 20034 on fid 0")] == ["failed"]
 
 
 def test_journal_that_may_not_be_read() -> None:
