@@ -14,7 +14,7 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from .redact import MASK, redact
+from .redact import redact
 
 PROC = "/proc"
 DEV = "/dev"
@@ -37,8 +37,6 @@ _KTHREAD = 0x00200000
 _DRIVER = re.compile(r"(?:^|[^A-Za-z0-9_])_{0,2}(?:nvidia|nv_|nv-|nvkms|nvswitch|uvm_|mlx5|ib_|rdma_)")
 _GPU_NODE = re.compile(r"^/dev/nvidia\d+$")
 _VLLM_COMM = re.compile(r"^(?:vllm|python|pypy)", re.IGNORECASE)
-_SECRET_FLAG = re.compile(
-    r"(?is)^--?(?:token|(?:[a-z0-9._-]*[-_.])?(?:api[-_]?keys?|passwords?|secrets?|(?:hf|hub|auth|access|bearer|registry)[-_]?token))(=.*)?$")
 Isolate = Callable[[Mapping[str, Callable[[], Any]], float], Dict[str, Tuple[Any, str]]]
 
 
@@ -82,21 +80,8 @@ def is_vllm(argv: List[str]) -> bool:
 
 
 def hide(argv: List[str]) -> List[str]:
-    """`argv` without secrets: values of secret flags (``--api-key`` takes several) and known token shapes."""
-    shown: List[str] = []
-    hiding = False
-    for part in argv:
-        flag = _SECRET_FLAG.match(part)
-        if flag:
-            hiding = flag.group(1) is None
-            shown.append(part if hiding else part.split("=", 1)[0] + "=" + MASK)
-        elif hiding and not part.startswith("-"):
-            shown.append(MASK)
-        else:
-            hiding = False
-            shown.append(part)
-    # Once more as one text: a pattern may span two words.
-    return redact("\0".join(shown)).split("\0") if shown else []
+    """`argv` without secrets, word by word; they are looked for in the whole line, since a secret stands behind its option."""
+    return redact("\0".join(argv)).split("\0") if argv else []
 
 
 def _text(path: str) -> str:

@@ -308,6 +308,11 @@ def test_limits(text: Optional[str], unit: int, value: Any) -> None:
     assert host.limit(text, unit) == value
 
 
+def test_the_lowest_of_limits() -> None:
+    assert host.lowest([5, None, 3, "unlimited"]) == 3
+    assert host.lowest(["unlimited", None]) == "unlimited" and host.lowest([None]) is None
+
+
 def test_limits_come_from_the_manager_then_its_files_then_the_first_process() -> None:
     one = (
         "Limit                     Soft Limit           Hard Limit           Units\n"

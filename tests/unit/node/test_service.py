@@ -74,6 +74,7 @@ def test_names_that_are_no_units_reach_no_command() -> None:
     ("/kubepods.slice/kubepods-pod1.slice/cri-containerd-%s.scope" % ID64, {"container": ID64[:12]}),
     ("/system.slice/vllm.service", {"unit": "vllm.service"}),
     ("/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", {"unit": "vllm.service"}),
+    ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-1.scope", {}),
     ("/user.slice/user-1000.slice/session-4.scope", {}), ("/", {}), ("", {})])
 def test_owner_of_a_process(cgroup: str, owner: Dict[str, str]) -> None:
     assert systemd.owner(cgroup) == owner
@@ -88,6 +89,8 @@ def test_environment_files_are_digests_and_never_content() -> None:
         "/etc/systemd/system/vllm.service.d/10-a.conf": "[Service]\nEnvironmentFile=/etc/vllm/gone.env\n",
         "/etc/vllm/conf.d/a.env": "", "/etc/vllm/conf.d/b.txt": "",
     }
+    assert service.parse_env_files(files["/etc/systemd/system/vllm.service"]) == [
+        "/etc/vllm/vllm.env", "/etc/vllm/conf.d/*.env", "/etc/vllm/docker.env"]
     digests = {path: "d" + path for path in ("/etc/vllm/vllm.env", "/etc/vllm/docker.env", "/etc/vllm/conf.d/a.env")}
     facts = facts_of(SHOWN, files, {("sha256", path): value for path, value in digests.items()})
     assert facts["env_files"] == digests and facts["unknown"] == {}
@@ -199,11 +202,12 @@ def test_stuck_processes_are_those_that_wait_in_a_driver(proc: Proc) -> None:
         ((10, "nvidia-smi"), (11, "python3"), (12, "python3"), (17, "kworker/u8:1-mlx5_cmd"))]
 
 
-def test_a_process_that_moves_on_is_not_stuck(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later", ["S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 100 0", "D 1 1 1 0 -1 0 0 0 0 0 5 7 0 0 20 0 1 0 100 0"])
+def test_a_process_that_moves_on_is_not_stuck(proc: Proc, monkeypatch: pytest.MonkeyPatch, later: str) -> None:
     proc.add(10, "nvidia-smi", "D")
 
     def wake(_seconds: float) -> None:
-        (proc.proc / "10" / "stat").write_text("10 (nvidia-smi) S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 100 0\n")
+        (proc.proc / "10" / "stat").write_text("10 (nvidia-smi) %s\n" % later)
 
     monkeypatch.setattr(processes.time, "sleep", wake)
     assert processes.scan(in_children)["stuck"] == []
