@@ -102,7 +102,7 @@ def test_a_specification_that_names_no_version() -> None:
 
 
 def test_no_specification() -> None:
-    assert status("container.cdi_fresh", changed(cdi=[])) == "skip"
+    assert one("container.cdi_fresh", changed(cdi=[]))["observed"] == "no CDI specification; the engine has the nvidia runtime"
     assert status("container.cdi_fresh", changed(cdi=[{"kind": "nvidia.com/gds", "versions": ["1"]}])) == "skip"
     assert status("container.cdi_fresh", changed(cdi=[], toolkit__configured=False)) == "skip"
     facts = changed(cdi=[], docker=None, podman={"version": "5.2.1"}, toolkit__configured=False)

@@ -149,3 +149,18 @@ def test_no_evidence_and_no_log_is_not_known_unless_peermem_is_everywhere() -> N
 
 def test_without_peermem_and_without_refusals_nothing_is_needed() -> None:
     assert fallback(no_peermem(), no_peermem())["status"] == "pass"
+
+
+def test_what_is_said_of_the_fallback() -> None:
+    assert fallback(healthy_b300(), healthy_b300("node2"))["observed"].endswith("the fallback is there (nvidia_peermem on all nodes)")
+    assert fallback(no_peermem(), healthy_b300("node2"))["observed"].endswith("the fallback is not needed")
+
+
+def test_a_node_without_a_driver_has_no_dmabuf() -> None:
+    facts = no_peermem(dmabuf__open_module=None)
+    put(facts, "driver.loaded", None)
+    assert status("gpudirect.path", facts, PAIR) == "fail"
+    put(facts, "driver.unknown.loaded", "stuck")
+    assert status("gpudirect.path", facts, PAIR) == "unknown"
+    put(facts, "driver", {"unknown": {}})
+    assert status("gpudirect.path", facts, PAIR) == "unknown"

@@ -51,7 +51,8 @@ def test_a_part_that_could_not_be_read_says_why(id: str, part: str) -> None:
 # -- kernel --------------------------------------------------------------------------------------
 def test_another_architecture_blocks() -> None:
     found = one("host.kernel", changed(arch="aarch64"), PAIR)
-    assert (found["status"], found["severity"]) == ("fail", "block")
+    assert (found["status"], found["severity"], found["required"]) == ("fail", "block", "x86_64, 5.12 or newer")
+    assert one("host.kernel", changed(), b300_context())["required"] == "x86_64"
     assert status("host.kernel", healthy_gb300(), gb300_context()) == "pass"
     assert status("host.kernel", changed(arch="aarch64"), PAIR._replace(hardware="")) == "pass"
     assert status("host.kernel", changed(arch=None), PAIR) == "unknown"

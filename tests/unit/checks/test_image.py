@@ -151,6 +151,7 @@ def test_troubles_of_a_plan() -> None:
     context = b300_context(("node1", "node2"))._replace(hardware="h200", strategy="multi_node_tp_pp")
     found = over("image.known_trouble", {"node1": healthy_b300()}, context)["*"]
     assert found["status"] == "warn" and "recipes/issues/698" in found["why"]
+    assert found["observed"].endswith("; and 1 more")
     assert "cp_world_size" in found["why"]
 
 
@@ -179,3 +180,8 @@ def test_every_trouble_is_sourced_and_can_match(trouble: Trouble) -> None:
         if name in (trouble.hardware or (name,)) and row.family in (trouble.families or (row.family,)))
     context = b300_context()._replace(hardware=hardware, strategy=next(iter(trouble.strategies or ("single_node_tp",))))
     assert trouble in matching(context, nccl=trouble.high, vllm=trouble.high)
+
+
+def test_an_nccl_that_no_trouble_asks_for_need_not_be_known() -> None:
+    own = b300_context()._replace(image="example.com/own:1", hardware="h100", strategy="multi_node_tp")
+    assert over("image.known_trouble", {"node1": changed(nccl=None)}, own)["*"]["status"] == "pass"

@@ -335,3 +335,23 @@ def test_a_hostile_name_does_not_steer_a_terminal() -> None:
     facts = changed("rdma.hcas.5.ports.0.state", "\x1b[31mDOWN" + "y" * 500)
     found = one("rdma.ports", facts, PAIR)
     assert found["status"] == "fail" and "\x1b" not in found["observed"]
+
+
+def test_switch_devices_are_told_by_either_sign() -> None:
+    for path in ("fabric.sw_mng", "rdma.hcas.9.sw_mng"):
+        facts = changed(path, MISSING)
+        put(facts, "gpu.topology.nics.NIC8", "mlx5_9")
+        put(facts, "gpu.topology.gpu_nic.0", "PIX NODE NODE NODE NODE NODE NODE NODE PIX")
+        assert compute_hcas(Node("node1", facts), PAIR).others["mlx5_9"] == "manages NVLink switches"
+
+
+def test_few_errors_are_named() -> None:
+    facts = changed("rdma.hcas.0.ports.0.counters", {"link_downed": 3})
+    assert one("rdma.errors", facts, PAIR)["observed"] == "few: mlx5_0/1 link_downed=3"
+    assert one("rdma.errors", healthy_b300(), PAIR)["observed"] == "none on 8 HCAs"
+
+
+def test_an_hca_whose_gpu_was_lost_still_counts() -> None:
+    facts = healthy_b300()
+    facts["gpu"]["topology"]["gpu_nic"].pop()
+    assert len(names(facts)) == 8

@@ -233,3 +233,14 @@ def test_every_combination_of_words_gives_a_context(hardware: str, strategy: str
     assert "auto" not in (context.hardware, context.strategy, context.interconnect)
     assert not (context.needs_rdma and context.needs_mnnvl)
     assert set(context.sources) == set(VARIABLES)
+
+
+def test_engines_of_a_plan() -> None:
+    nodes = gpu_nodes("gb300", "gb300", groups=["vllm_prefill"])
+    context = resolve({}, nodes)
+    assert [(pool.label, pool.role, len(pool.nodes)) for pool in pools(nodes, context)] == [("the engine", "", 2)]
+    single = context._replace(strategy="single_node_tp")
+    assert [(pool.label, len(pool.nodes)) for pool in pools(nodes, single)] == [("node1", 1), ("node2", 1)]
+    both = context._replace(strategy="pd_cluster")
+    assert [(pool.role, len(pool.nodes)) for pool in pools(nodes, both)] == [("prefill", 2), ("decode", 0)]
+    assert pools([], context) == []
