@@ -611,8 +611,25 @@ def _process(_arg: str) -> Dict[str, Any]:
 
 
 def _ssh(_arg: str) -> Dict[str, str]:
-    """``SSH_CONNECTION`` of this session: client and server address, empty when not over SSH."""
-    return {"connection": os.environ.get("SSH_CONNECTION", "")}
+    """``SSH_CONNECTION`` of this session: client and server address, empty when not over SSH.
+
+    sudo takes the variable out of the environment, so the ancestors are asked too.
+    """
+    found = os.environ.get("SSH_CONNECTION", "")
+    pid = os.getppid()
+    for _generation in range(16):
+        if found or pid < 2:
+            break
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as source:
+                table = source.read(READ_LIMIT).split(b"\0")
+            with open("/proc/%d/stat" % pid, "rb") as source:
+                # The name in parentheses may hold blanks; state and parent stand behind it.
+                pid = int(source.read(4096).rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+        found = next((item[15:].decode("ascii", "replace") for item in table if item.startswith(b"SSH_CONNECTION=")), "")
+    return {"connection": found}
 
 
 def _sha256(path: str) -> str:

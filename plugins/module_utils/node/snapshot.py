@@ -27,7 +27,7 @@ import os
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, cast
 
 from .reader import Content, MemoryReader, Names, Probed, Ran, Reader
 
@@ -62,10 +62,12 @@ def render(reader: Reader, node: str, options: Mapping[str, Any], recorded_at: O
     def body(label: str, text: str) -> Any:
         if len(text) <= BODY_FROM:
             return text
-        stem = re.sub(r"[^A-Za-z0-9._+=@,-]+", "_", label).strip("_.-")[:120] or "body"
-        used[stem] = used.get(stem, 0) + 1
-        name = "bodies/%s%s" % (stem, "" if used[stem] == 1 else "~%d" % used[stem])
-        name = name.replace("~", "-")
+        stem = re.sub(r"[^A-Za-z0-9._+=@,-]+", "_", re.sub(r"\.\.+", ".", label)).strip("_.+=@,-")[:120] or "body"
+        name = "bodies/" + stem
+        # Two labels may give one name: /a/b and "a b".
+        while name in files:
+            used[stem] = used.get(stem, 1) + 1
+            name = "bodies/%s-%d" % (stem, used[stem])
         files[name] = text.encode("utf-8", "replace")
         return {"body": name}
 
@@ -74,7 +76,7 @@ def render(reader: Reader, node: str, options: Mapping[str, Any], recorded_at: O
     for key in sorted(reader.memo):
         answer = reader.memo[key]
         if key[0] == "run":
-            label = " ".join(os.path.basename(part) for part in key[1:])
+            label = " ".join(part.rsplit("/", 1)[-1] for part in key[1:])
             commands.append({
                 "argv": list(key[1:]), "rc": answer.rc, "error": answer.error,
                 "out": body(label, answer.out), "err": body(label + " stderr", answer.err),
@@ -104,7 +106,7 @@ def _dump(value: Any) -> bytes:
 
 
 def write_folder(files: Mapping[str, bytes], folder: str) -> None:
-    """Write rendered `files` as `folder`, whole or not at all; the folder must not exist yet or be a snapshot.
+    """Write rendered `files` as `folder`, whole or not at all; the folder must not exist yet, be empty, or be a snapshot.
 
     Raises:
         SnapshotError: `folder` exists and is something else than a snapshot.
@@ -113,21 +115,43 @@ def write_folder(files: Mapping[str, bytes], folder: str) -> None:
     import shutil
 
     folder = folder.rstrip("/")
-    if os.path.lexists(folder) and not os.path.isfile(os.path.join(folder, "snapshot.json")):
-        raise SnapshotError("%s exists and is not a snapshot: it is left as it is" % folder)
+    if not folder or (os.path.lexists(folder) and not _replaceable(folder)):
+        raise SnapshotError("%s exists and is not a snapshot: it is left as it is" % (folder or "/"))
     staging = "%s.part-%d" % (folder, os.getpid())
+    old = "%s.old-%d" % (folder, os.getpid())
+    os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
+    os.mkdir(staging, 0o700)
     try:
-        os.makedirs(os.path.join(staging, "bodies"), mode=0o700)
+        if any(name.startswith("bodies/") for name in files):
+            os.mkdir(os.path.join(staging, "bodies"), 0o700)
         for name in sorted(files):
             handle = os.open(os.path.join(staging, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as out:
                 out.write(files[name])
+        # The old one goes only when the new one stands.
         if os.path.lexists(folder):
-            shutil.rmtree(folder)
-        os.rename(staging, folder)
+            os.rename(folder, old)
+        try:
+            os.rename(staging, folder)
+        except OSError:
+            if os.path.lexists(old):
+                os.rename(old, folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
-        if os.path.isdir(staging):
-            shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replaceable(folder: str) -> bool:
+    """True for a real folder that is empty or holds a snapshot, by the word of its own head."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    try:
+        if not os.listdir(folder):
+            return True
+        return bool(_load(_folder(folder), "snapshot.json", dict).get("schema") == SCHEMA)
+    except (SnapshotError, OSError):
+        return False
 
 
 def write_archive(files: Mapping[str, bytes], path: str, top: str) -> None:
@@ -142,13 +166,13 @@ def write_archive(files: Mapping[str, bytes], path: str, top: str) -> None:
     staging = "%s.part-%d" % (path, os.getpid())
     try:
         handle = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                for name in sorted(files):
-                    member = tarfile.TarInfo("%s/%s" % (top, name))
-                    member.size = len(files[name])
-                    member.mode = 0o600
-                    tar.addfile(member, io.BytesIO(files[name]))
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(
+                fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name in sorted(files):
+                member = tarfile.TarInfo("%s/%s" % (top, name))
+                member.size = len(files[name])
+                member.mode = 0o600
+                tar.addfile(member, io.BytesIO(files[name]))
         os.rename(staging, path)
     finally:
         if os.path.exists(staging):
@@ -217,9 +241,20 @@ def _word(value: Any) -> str:
     return str(value or "")[:80]
 
 
+def _whole_number(text: str) -> int:
+    # Reading a number of a million digits takes a time that grows with its square.
+    if len(text) > 40:
+        raise ValueError("a number of %d digits" % len(text))
+    return int(text)
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text + " is no JSON")
+
+
 def _load(fetch: Callable[[str, int], bytes], name: str, kind: type) -> Any:
     try:
-        value = json.loads(fetch(name, MAX_INDEX).decode("utf-8"))
+        value = json.loads(fetch(name, MAX_INDEX).decode("utf-8"), parse_int=_whole_number, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
         raise SnapshotError("%s is not whole JSON: %s" % (name, str(exc)[:100])) from None
     if not isinstance(value, kind):
@@ -252,28 +287,45 @@ def _folder(root: str) -> Callable[[str, int], bytes]:
     return fetch
 
 
+class _Bounded:
+    """A stream that ends in an error after MAX_TOTAL bytes and the headers of MAX_FILES files."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.left = MAX_TOTAL + 1024 * MAX_FILES
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self.source.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise OSError("it unpacks to more than %d MiB" % (MAX_TOTAL >> 20))
+        return data
+
+
 def _archive(path: str) -> Callable[[str, int], bytes]:
+    import gzip
     import tarfile
     import zlib
 
     members: Dict[str, bytes] = {}
     total = 0
     try:
-        # A stream, so that sizes are checked before a member is unpacked.
-        with tarfile.open(path, mode="r|gz") as tar:
+        # A stream, so that sizes are checked before a member is unpacked; and a bounded one, since headers have sizes too.
+        with gzip.open(path) as packed, tarfile.open(fileobj=cast(Any, _Bounded(packed)), mode="r|") as tar:
             for count, member in enumerate(tar):
                 if count > MAX_FILES:
                     raise SnapshotError("%s holds more than %d files" % (path, MAX_FILES))
                 name = member.name.split("/", 1)[-1]
-                known = name in ("snapshot.json", "answers.json", "commands.json") or _BODY_NAME.match(name)
-                if not member.isfile() or not known:
-                    continue
-                total += member.size
+                total += max(0, member.size)
                 if member.size > MAX_INDEX or total > MAX_TOTAL:
-                    raise SnapshotError("%s: %s is larger than a snapshot may be" % (path, name[:80]))
+                    raise SnapshotError("%s: %.80r is larger than a snapshot may be" % (path, name))
+                known = name in ("snapshot.json", "answers.json", "commands.json") or _BODY_NAME.match(name)
+                if not member.isreg() or not known:
+                    continue
                 source = tar.extractfile(member)
                 members[name] = source.read() if source is not None else b""
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as exc:
+    # tarfile raises ValueError and its kin for some broken headers.
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, ArithmeticError, LookupError, RecursionError) as exc:
         raise SnapshotError("%s is not a whole .tar.gz: %s" % (path, str(exc)[:100])) from None
 
     def fetch(name: str, limit: int) -> bytes:
