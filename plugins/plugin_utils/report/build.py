@@ -36,7 +36,7 @@ def document(
         nodes: all nodes in rank order, unreachable ones too.
         now: time of the report, seconds since the epoch.
 
-    Calls in a `fix` name the node (``--limit b300-02``) where the check says NODE.
+    Calls in a `fix` name the node (``--limit b300-02``, for the cluster the group ``vllm_nodes``) where the check says NODE.
 
     Returns:
         a table of JSON types only, valid under ``docs/schemas/preflight-1.schema.json``. Findings
@@ -91,8 +91,9 @@ def _text(value: Any) -> str:
 
 def _finding(f: Mapping[str, Any]) -> Dict[str, Any]:
     made: Dict[str, Any] = {name: _text(f.get(name)) for name in _FIELDS}
-    if "NODE" in made["fix"] and _SIMPLE.match(made["node"]):
-        made["fix"] = _CALL.sub(lambda call: _PLACE.sub(made["node"], call.group()), made["fix"])
+    name = "vllm_nodes" if made["node"] == CLUSTER else made["node"]
+    if "NODE" in made["fix"] and _SIMPLE.match(name):
+        made["fix"] = _CALL.sub(lambda call: _PLACE.sub(name, call.group()), made["fix"])
     if f.get("assumed"):
         made["assumed"] = True
     return made

@@ -11,7 +11,7 @@ from typing import Any, List, Sequence, Tuple
 # Categories that move the cursor, change the reading direction, stack on a neighbour or show nothing.
 _HARMFUL = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me"))
 _SPACE = re.compile(r"\s+")
-_ASCII = {"×": "x", "→": "->", "…": "...", "·": "-", "–": "-", "—": "-", "≥": ">=", "≤": "<=", "─": "-", "’": "'"}
+_ASCII = {"×": "x", "→": "->", "…": "...", "·": "-", "–": "-", "—": "-", "≥": ">=", "≤": "<=", "─": "-", "\u2019": "'"}
 _ASCII_SAFE = re.compile(r"[ -~]*\Z")
 _WORD = re.compile(r"(?:`[^`]*`|\S)+")
 _NUMBERED = re.compile(r"(.*?)(\d+)\Z", re.S)

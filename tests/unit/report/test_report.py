@@ -18,7 +18,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Context, Node
 from ansible_collections.inferops.vllm.plugins.plugin_utils import report
 from ansible_collections.inferops.vllm.plugins.plugin_utils.report import groups, page
-from ansible_collections.inferops.vllm.plugins.plugin_utils.report.text import fold, width, wrap
+from ansible_collections.inferops.vllm.plugins.plugin_utils.report.text import fold, plain, width, wrap
 
 from . import samples
 
@@ -99,13 +99,13 @@ def test_the_document_says_what_each_node_is(demo: Dict[str, Any]) -> None:
 
 
 def test_calls_name_the_node_where_the_check_says_node() -> None:
-    fix = "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit NODE`."
+    fix = "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit NODES`."
     findings = [samples.finding("gpu.ecc", name, "fail", fix=fix) for name in ("n1", "bad name; rm", "*")]
     document = report.document("kimi_k3", Context(), {"n1": "blocked"}, findings, [Node("n1", {})], samples.NOW)
     assert [f["fix"] for f in document["findings"]] == [
         "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit n1`.",
         fix,
-        fix,
+        "Do it on every NODE: `ansible-playbook inferops.vllm.remediate --limit vllm_nodes`.",
     ]
 
 
@@ -290,6 +290,13 @@ def test_a_command_is_not_broken_where_it_fits_on_a_line() -> None:
     lines = wrap("Install the driver with `ansible-playbook inferops.vllm.provision --limit a` (then reboot).", 60)
     assert any("`ansible-playbook inferops.vllm.provision --limit a`" in line for line in lines)
     assert max(map(len, wrap("a`" + "b c" * 80 + "`", 30))) <= 30
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert width("a") == 1 and width("中") == 2 and width("🚀") == 2 and width("é") == 1
+    lines = said(samples.cluster(2, prefix="節點" * 20, name="顯示卡" * 20))
+    assert all(len(line) + sum("\u2e80" < c < "\uff00" for c in line) <= 100 for line in lines)
+    assert plain("e\u0301 \u202e\x1b[1m\n\u200d") == "é ??[1m ?"
 
 
 # --- other forms ----------------------------------------------------------------------------------

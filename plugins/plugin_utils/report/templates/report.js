@@ -346,7 +346,7 @@ function drift() {
     var id = CHECKS[v.check][0], nodes = where[index].filter(function (n) { return shown(index, n); });
     var isDrift = area(id) === "drift";
     if (!nodes.length || (!isDrift && nodes[0] >= 0)) return;
-    if (v.rank === 9) { if (isDrift && v.status === "pass") { if (same.indexOf(id) < 0) same.push(id); } else if (!isDrift) others.push([v, nodes]); return; }
+    if (v.rank === 9) { if (isDrift && v.status === "pass") { if (same.indexOf(id) < 0) same.push(id); } else if (!isDrift && v.status === "pass") others.push([v, nodes]); return; }
     if (!isDrift) return;
     var row = rows.find(function (item) { return item[0].check === v.check; });
     if (!row) rows.push(row = [v, nodes, []]);
@@ -364,8 +364,8 @@ function drift() {
   clear(ui.cluster);
   ui.cluster.hidden = !rows.length && !same.length && !others.length;
   add(ui.cluster, [h("div", { class: "head" }, h("h2", {}, "Across nodes"),
-    h("span", { class: "muted" }, same.length ? "No difference in " + same.map(function (id) { return id.replace(/^drift\./, ""); }).join(", ") : "")),
-    rows.length || others.length ? h("div", { class: "panel" }, rows.map(line), others.map(line)) : h("div", { class: "panel" }, h("p", { class: "empty" }, "All nodes agree in what was compared."))]);
+    h("span", { class: "muted" }, same.length && NODES.length > 1 ? "No difference in " + same.map(function (id) { return id.replace(/^drift\./, ""); }).join(", ") : "")),
+    rows.length || others.length ? h("div", { class: "panel" }, rows.map(line), others.map(line)) : h("div", { class: "panel" }, h("p", { class: "empty" }, NODES.length > 1 ? "All nodes agree in what was compared." : "One node: nothing to compare."))]);
 }
 
 /* ---- matrix: only the rows in view exist ---- */
@@ -407,7 +407,7 @@ function matrix() {
     order.sort(function (a, b) { return NODES[a][N.name].localeCompare(NODES[b][N.name], "en", { numeric: true }); });
   }
   var room = (ui.grid.clientWidth || 1200) - NAME - 2;
-  colW = Math.max(21, Math.min(36, Math.floor(room / Math.max(1, columns.length))));
+  colW = Math.max(18, Math.min(36, Math.floor(room / Math.max(1, columns.length))));
   header();
   ui.inner.style.height = order.length * ROW + "px";
   ui.inner.style.width = NAME + columns.length * colW + "px";
@@ -419,7 +419,7 @@ function matrix() {
   cursor.r = Math.min(cursor.r, Math.max(0, order.length - 1));
   cursor.c = Math.min(cursor.c, columns.length - 1);
   paint();
-  if (!order.length) ui.readout.textContent = NODES.length ? "No node matches the filters." : "";
+  ui.readout.textContent = order.length ? "Point at a cell, or move with the arrow keys; Enter opens the details." : NODES.length ? "No node matches the filters." : "";
 }
 function firstOf(position) { return position === 0 || area(CHECKS[columns[position]][0]) !== area(CHECKS[columns[position - 1]][0]); }
 function header() {
@@ -427,16 +427,18 @@ function header() {
   ui.ghead.style.width = NAME + columns.length * colW + "px";
   var areas = h("div", { class: "areas", "aria-hidden": "true" }, h("div", { class: "corner", style: "width:" + NAME + "px" }));
   var labels = h("div", { class: "labels", role: "row", "aria-rowindex": "1" }, h("div", { class: "corner", role: "columnheader", style: "width:" + NAME + "px" }, "node"));
-  var spans = Object.create(null);
+  var spans = Object.create(null), longestLabel = 8;
   columns.forEach(function (c) { var name = area(CHECKS[c][0]); spans[name] = (spans[name] || 0) + 1; });
   columns.forEach(function (c, position) {
-    var id = CHECKS[c][0], name = area(id), wide = spans[name] * colW >= name.length * 7 + 8;
+    var id = CHECKS[c][0], name = area(id), wide = spans[name] * colW >= name.length * 6.4 + 6;
+    longestLabel = Math.max(longestLabel, wide ? id.length - name.length - 1 : id.length);
     if (firstOf(position)) areas.appendChild(h("span", { style: "flex:none;width:" + spans[name] * colW + "px" }, wide ? name : ""));
     labels.appendChild(h("div", {
       class: "label" + (firstOf(position) ? " first" : "") + (worst[c] === 0 ? " block" : worst[c] === 1 ? " unsure" : worst[c] < 4 ? " note" : ""),
       role: "columnheader", title: id + (CHECKS[c][1] ? ": " + CHECKS[c][1] : ""), style: "width:" + colW + "px", "data-c": position
     }, wide ? id.slice(name.length + 1) || id : id));
   });
+  labels.style.height = Math.min(230, Math.round(longestLabel * 7 + 18)) + "px";
   add(ui.ghead, [areas, labels]);
 }
 function line(r) {
@@ -558,11 +560,16 @@ function ring(t, p) {
   var a, b;
   for (a = 0; a < t.gpus.length; a++) for (b = a + 1; b < t.gpus.length; b++) if (p.usual && !isLost[a + "-" + b] && p.matrix[a] && p.matrix[a][b]) wire("nv", at(a, r), at(b, r));
   p.lost.forEach(function (item) { wire("lost", at(item[0], r), at(item[1], r)); });
-  var home = Object.create(null);
+  function box(spot, label, kind) {
+    picture.appendChild(svg("rect", { class: kind, x: spot[0] - 19, y: spot[1] - 8, width: 38, height: 16, rx: 4 }));
+    picture.appendChild(svg("text", { class: "small", x: spot[0], y: spot[1] }, label.length > 7 ? label.slice(0, 6) + "…" : label));
+  }
+  var home = Object.create(null), far = [];
   p.nics.forEach(function (nic, j) {
     var best = -1, how = 9;
     p.ties.forEach(function (row, g) { var rank = NEAR.indexOf(row[j]); if (g < t.gpus.length && rank >= 0 && rank < how) { how = rank; best = g; } });
-    if (best < 0 || how > 1) return;
+    /* Across a host bridge no NIC belongs to a GPU: it stands between two, unconnected, as on Grace trays. */
+    if (best < 0 || how > 1) { far.push(nic); return; }
     (home[best] = home[best] || []).push([nic, how]);
   });
   Object.keys(home).forEach(function (g) {
@@ -570,9 +577,11 @@ function ring(t, p) {
     list.forEach(function (item, k) {
       var spot = at(+g, out, (k - (list.length - 1) / 2) * .27), name = t.nics[item[0]] || item[0];
       wire("tie", at(+g, r), spot);
-      picture.appendChild(svg("rect", { class: "nic", x: spot[0] - 19, y: spot[1] - 8, width: 38, height: 16, rx: 4 }));
-      picture.appendChild(svg("text", { class: "small", x: spot[0], y: spot[1] }, more && k === list.length - 1 ? "+" + (more + 1) : name.length > 7 ? name.slice(0, 6) + "…" : name));
+      box(spot, more && k === list.length - 1 ? "+" + (more + 1) : name, "nic");
     });
+  });
+  far.slice(0, total).forEach(function (nic, k) {
+    box(at(far.length <= total ? Math.floor(k * total / far.length) + .5 : k + .5, out, 0), far.length > total && k === total - 1 ? "+" + (far.length - k) : t.nics[nic] || nic, "nic far");
   });
   for (a = 0; a < total; a++) {
     var spot = at(a, r), gone = a >= t.gpus.length;
@@ -604,7 +613,7 @@ function figure(index, nodes, bare) {
   return h("figure", { class: "topo" + (bare ? "" : " panel") },
     h("figcaption", {}, bare ? null : h("b", {}, isAll(nodes) ? "all " + NODES.length + " nodes" : fold(nodes.map(nameOf), 4)), says,
       t.hcas.length ? h("span", { class: "muted" }, plural(t.hcas.length, "HCA")) : null,
-      apart.length ? h("span", { class: "muted" }, plural(apart.length, "NIC") + " next to no GPU") : null, letters.length ? h("span", { class: "muted keys" }, letters.join(", ")) : null),
+      apart.length && apart.length < p.nics.length ? h("span", { class: "muted" }, plural(apart.length, "NIC") + " next to no GPU") : null, letters.length ? h("span", { class: "muted keys" }, letters.join(", ")) : null),
     t.gpus.length ? h("div", { class: "both" }, ring(t, p), links(t, p)) : h("p", { class: "muted" }, t.hcas.length ? "HCAs: " + fold(t.hcas, 6) : ""));
 }
 function topologies() {
@@ -617,7 +626,7 @@ function topologies() {
   var box = h("div", { class: "topos" });
   function show(from, to) { list.slice(from, to).forEach(function (item) { box.appendChild(figure(item.index, users[item.index])); }); }
   show(0, 6);
-  add(ui.topos, [h("div", { class: "head" }, h("h2", {}, "Topology"), h("span", { class: "muted" }, list.length === 1 ? "equal on all nodes that were read" : list.length ? plural(list.length, "different picture") + ", odd ones first; nodes that are wired alike share one" : "none was read")), box,
+  add(ui.topos, [h("div", { class: "head" }, h("h2", {}, "Topology"), h("span", { class: "muted" }, list.length === 1 ? (NODES.length > 1 ? "equal on all nodes that were read" : "") : list.length ? plural(list.length, "different picture") + ", odd ones first; nodes that are wired alike share one" : "none was read")), box,
     none.length ? h("p", { class: "why" }, "Not read: " + fold(none, 6)) : null,
     list.length > 6 ? h("button", { class: "link", type: "button", click: function (event) { event.currentTarget.remove(); show(6, 60); } }, "Show " + (Math.min(list.length, 60) - 6) + " more") : null]);
 }
