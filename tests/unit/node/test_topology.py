@@ -129,6 +129,11 @@ def test_short_row_and_no_matrix_are_told() -> None:
         assert topology.parse_matrix(text)["problem"] == "nvidia-smi topo -m printed no matrix"
 
 
+def test_first_of_two_equal_rows_stands() -> None:
+    text = printed("gb300")
+    assert topology.parse_matrix(text + "GPU0\tSYS\tSYS\tSYS\tSYS" + "\tSYS" * 5 + "\n") == topology.parse_matrix(text)
+
+
 def test_inactive_links() -> None:
     text = ("GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n\t Link 2: 25.781 GB/s\n"
             "GPU 1: NVIDIA H100 (UUID: GPU-2)\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
