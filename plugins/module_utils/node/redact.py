@@ -133,7 +133,8 @@ _PATTERNS: List[Tuple[Tuple[str, ...], Pattern[str], _Replacement]] = [
     (("\"auth\"",), re.compile(r"(\"auth\"\s{0,16}:\s{0,16}\")(?:[^\"\\]|\\.)+"), r"\1" + MASK),
     # --api-key takes several values in vLLM; all of them up to the next option are masked.
     (("api-key", "api_key"), re.compile(
-        r"(?i)((?<![A-Za-z0-9_-])--?(?:[a-z][a-z0-9-]{0,30}-)?api[_-]key)((?:%s(?!-|<redacted>)%s){1,8})" % (_STEP, _OPTION_VALUE)), _option),
+        r"(?i)((?<![A-Za-z0-9_-])--?(?:[a-z][a-z0-9-]{0,30}-)?api[_-]key)((?:%s(?!-|<redacted>)%s){1,8})"
+        % (_STEP, _OPTION_VALUE)), _option),
     (("key", "secret", "pass", "pwd", "credential", "token"), re.compile(
         r"(?i)((?<![A-Za-z0-9_-])--?(?:[a-z][a-z0-9_.-]{0,40}?)?%s)(%s(?!-|<redacted>)%s)" % (_NAME, _STEP, _OPTION_VALUE)), _option),
 ]

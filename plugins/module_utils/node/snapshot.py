@@ -27,7 +27,8 @@ import os
 import re
 import stat
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, cast
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, IO, Iterator, List, Mapping, Optional, Tuple, cast
 
 from .reader import Content, MemoryReader, Names, Probed, Ran, Reader
 
@@ -94,11 +95,18 @@ def render(reader: Reader, node: str, options: Mapping[str, Any], recorded_at: O
         "recorded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(recorded_at if recorded_at is not None else time.time())),
     }
     files["snapshot.json"] = _dump(head)
-    files["answers.json"] = _dump(answers)
-    files["commands.json"] = _dump(commands)
+    tables = ",\n".join("%s: {\n%s\n}" % (json.dumps(q), ",\n".join(
+        "%s: %s" % (json.dumps(path), _line(answers[q][path])) for path in sorted(answers[q]))) for q in sorted(answers))
+    files["answers.json"] = ("{\n%s\n}\n" % tables).encode("ascii")
+    files["commands.json"] = ("[\n%s\n]\n" % ",\n".join(_line(entry) for entry in commands)).encode("ascii")
     manifest = "".join("%s  %s\n" % (hashlib.sha256(files[name]).hexdigest(), name) for name in sorted(files))
     files["MANIFEST.sha256"] = manifest.encode("ascii")
     return files
+
+
+def _line(value: Any) -> str:
+    """JSON on one line: one answer a line is what a person can read and diff(1) can compare."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=True)
 
 
 def _dump(value: Any) -> bytes:
@@ -154,29 +162,51 @@ def _replaceable(folder: str) -> bool:
         return False
 
 
-def write_archive(files: Mapping[str, bytes], path: str, top: str) -> None:
-    """Write rendered `files` as a gzip-compressed tar under the folder name `top`, mode 0600, whole or not at all.
+def write_archive(files: Mapping[str, bytes], path: str, top: str, zstd: str = "") -> None:
+    """Write rendered `files` as a compressed tar under the folder name `top`, mode 0600, whole or not at all.
 
-    Equal files give an equal archive: times and owners are zero.
+    Equal files give an equal archive: times and owners are zero. Compressed with gzip, or with the program `zstd` when its
+    path is given.
+
+    Raises:
+        OSError: no space, no permission, or zstd failed.
     """
     import gzip
-    import io
-    import tarfile
+    import subprocess
 
+    data = _tar(files, top)
+    if zstd:
+        done = subprocess.run([zstd, "-q", "-c"], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        if done.returncode:
+            raise OSError(0, "zstd failed: %s" % done.stderr.decode("utf-8", "replace").strip()[:200], path)
+        data = done.stdout
     staging = "%s.part-%d" % (path, os.getpid())
     try:
         handle = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed, tarfile.open(
-                fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for name in sorted(files):
-                member = tarfile.TarInfo("%s/%s" % (top, name))
-                member.size = len(files[name])
-                member.mode = 0o600
-                tar.addfile(member, io.BytesIO(files[name]))
+        with os.fdopen(handle, "wb") as raw:
+            if zstd:
+                raw.write(data)
+            else:
+                with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+                    packed.write(data)
         os.rename(staging, path)
     finally:
         if os.path.exists(staging):
             os.unlink(staging)
+
+
+def _tar(files: Mapping[str, bytes], top: str) -> bytes:
+    import io
+    import tarfile
+
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted(files):
+            member = tarfile.TarInfo("%s/%s" % (top, name))
+            member.size = len(files[name])
+            member.mode = 0o600
+            tar.addfile(member, io.BytesIO(files[name]))
+    return out.getvalue()
 
 
 # -- reading ---------------------------------------------------------------------------------
@@ -302,8 +332,34 @@ class _Bounded:
         return data
 
 
+@contextmanager
+def _unpacked(path: str) -> Iterator[IO[bytes]]:
+    """The tar inside `path` as a stream, unpacked by gzip or, by its first four bytes, by the program zstd."""
+    with open(path, "rb") as packed:
+        magic = packed.read(4)
+    if magic != b"\x28\xb5\x2f\xfd":
+        import gzip
+
+        with gzip.open(path) as stream:
+            yield cast(IO[bytes], stream)
+        return
+    import shutil
+    import subprocess
+
+    program = shutil.which("zstd")
+    if not program:
+        raise SnapshotError("%s is compressed with zstd, and the program zstd is not installed here" % path)
+    process = subprocess.Popen([program, "-q", "-dc", "--", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        yield cast(IO[bytes], process.stdout)
+    finally:
+        # Closing our end stops it, should the archive be larger than what is read of it.
+        cast(IO[bytes], process.stdout).close()
+        process.kill()
+        process.wait()
+
+
 def _archive(path: str) -> Callable[[str, int], bytes]:
-    import gzip
     import tarfile
     import zlib
 
@@ -311,7 +367,7 @@ def _archive(path: str) -> Callable[[str, int], bytes]:
     total = 0
     try:
         # A stream, so that sizes are checked before a member is unpacked; and a bounded one, since headers have sizes too.
-        with gzip.open(path) as packed, tarfile.open(fileobj=cast(Any, _Bounded(packed)), mode="r|") as tar:
+        with _unpacked(path) as packed, tarfile.open(fileobj=cast(Any, _Bounded(packed)), mode="r|") as tar:
             for count, member in enumerate(tar):
                 if count > MAX_FILES:
                     raise SnapshotError("%s holds more than %d files" % (path, MAX_FILES))
@@ -326,7 +382,7 @@ def _archive(path: str) -> Callable[[str, int], bytes]:
                 members[name] = source.read() if source is not None else b""
     # tarfile raises ValueError and its kin for some broken headers.
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, ArithmeticError, LookupError, RecursionError) as exc:
-        raise SnapshotError("%s is not a whole .tar.gz: %s" % (path, str(exc)[:100])) from None
+        raise SnapshotError("%s is not a whole .tar.gz or .tar.zst: %s" % (path, str(exc)[:100])) from None
 
     def fetch(name: str, limit: int) -> bytes:
         if name not in members:
