@@ -113,7 +113,7 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
             "groups": list(host.get("group_names") or []),
             "recorded": bool(host.get("vllm_node_root")),
         }
-        nodes.append(Node(str(name), facts, declared, why))
+        nodes.append(Node(str(name), facts, declared, why, answered=bool(why) and not read.get("unreachable")))
     return nodes
 
 

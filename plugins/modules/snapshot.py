@@ -123,7 +123,7 @@ def main() -> None:
         module.fail_json(msg="dest: %s is a folder; name a file for an archive, or set format=folder" % dest)
     if not os.path.isdir(os.path.dirname(dest) or "."):
         module.fail_json(msg="dest: the folder %s does not exist" % os.path.dirname(dest))
-    zstd = module.get_bin_path("zstd") if params["format"] == "tar.zst" else None
+    zstd = (module.get_bin_path("zstd") or "") if params["format"] == "tar.zst" else ""
     if params["format"] == "tar.zst" and not zstd:
         module.fail_json(msg="format: tar.zst needs the program zstd on the node; install it, or use tar.gz")
 

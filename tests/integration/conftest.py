@@ -65,7 +65,7 @@ def playbook(tmp_path: pathlib.Path) -> Callable[..., Run]:
 
 @pytest.fixture
 def inventory(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
-    """Callable ``inventory({name: host variables or Spec}, group="vllm_nodes", **group variables) -> folder``.
+    """Callable ``inventory({name: host variables or Spec}, group="vllm_nodes", **group variables) -> hosts.yml``.
 
     A Spec is dressed and recorded beside the inventory, so the host is a recorded node.
     """
@@ -80,7 +80,8 @@ def inventory(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
                 value = {"vllm_node_root": "nodes/%s" % name}
             entries[name] = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}", **value}
         (folder / "hosts.yml").write_text(yaml.safe_dump({group: {"hosts": entries, "vars": variables}}))
-        return folder
+        # The file, not the folder: Ansible would read every recording in the folder as an inventory of its own.
+        return folder / "hosts.yml"
 
     return make
 

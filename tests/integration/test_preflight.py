@@ -105,7 +105,7 @@ def test_root_that_is_no_snapshot_is_refused_and_the_others_are_judged(playbook,
     run = playbook("inferops.vllm.preflight", where)
     assert run.rc == 2
     assert "is not a snapshot" in run.text and "Traceback" not in run.text
-    assert run.verdicts["good"] != "unreachable" and run.verdicts["bad"] == "unreachable"
+    assert run.verdicts["good"] in ("ready", "warn") and run.verdicts["bad"] == "blocked"
     assert "is not a snapshot" in next(f for f in run.document["findings"] if f["node"] == "bad")["observed"]
 
 
@@ -160,7 +160,7 @@ def test_report_folder_that_cannot_be_written_is_named(playbook, tmp_path):
 
 def test_hostile_names_stay_text(playbook, inventory):
     where = inventory({"evil": healthy()})
-    root = where / "nodes" / "evil"
+    root = where.parent / "nodes" / "evil"
     for path in root.rglob("*"):
         if path.is_file():
             path.write_text(path.read_text().replace("NVIDIA B300 SXM6 AC", "&lt;img src=x onerror=alert(1)&gt; {{ 7*7 }} \\u001b[31m"))

@@ -282,8 +282,10 @@ def test_matrix_is_used_with_the_keyboard(browse: Browse) -> None:
     assert dom.one("at")[1]["aria-label"] == "b300-02 driver.branch: failed, blocks"
     assert "575.57.08" in dom.one("drawer")[2]
     assert len([1 for _t, attrs, _x in dom.all(role="gridcell") + dom.all(role="rowheader") if attrs["tabindex"] == "0"]) == 1
-    dom = drawn(browse(after(samples.demo(), steps + KEY % "Escape")))
+    back = KEY % "Escape" + "document.body.setAttribute('data-focus', document.activeElement.getAttribute('aria-label'));"
+    dom = drawn(browse(after(samples.demo(), steps + back), size=(1500, 1200)))
     assert "hidden" in dom.one("drawer")[1]
+    assert dom.one(tag="body")[1]["data-focus"] == "b300-02 driver.branch: failed, blocks"
 
 
 def test_scrolling_draws_the_rows_that_come_into_view(browse: Browse) -> None:

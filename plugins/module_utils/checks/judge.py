@@ -104,7 +104,7 @@ def _nonsense(outcome: Any) -> Outcome:
 def verdicts(nodes: Sequence[Node], findings: Iterable[Finding]) -> Dict[str, str]:
     """``{node: verdict}``: unreachable, else blocked, else unknown, else warn, else ready.
 
-    * blocked: a blocking check failed on the node.
+    * blocked: a blocking check failed on the node, or it answered and could not be read.
     * unknown: nothing blocking failed, but a blocking check could not be looked at, or no check passed at all.
     """
     worst: Dict[str, int] = {node.name: 0 for node in nodes}
@@ -119,7 +119,7 @@ def verdicts(nodes: Sequence[Node], findings: Iterable[Finding]) -> Dict[str, st
         worst[name] = max(worst[name], rank)
     words = ("ready", "warn", "unknown", "blocked")
     return {
-        node.name: "unreachable" if node.unreachable else words[max(worst[node.name], 0 if looked[node.name] else 2)]
+        node.name: "unreachable" if node.unreachable and not node.answered else words[max(worst[node.name], 0 if looked[node.name] else 2)]
         for node in nodes
     }
 

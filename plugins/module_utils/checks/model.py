@@ -69,18 +69,20 @@ class Node:
         name: inventory name.
         facts: content of ``vllm_node`` (docs/FACTS.md), ``{}`` when nothing could be read.
         declared: what the inventory says: ``host_ip``, ``interface``, ``groups``, ``recorded``.
-        unreachable: why the node could not be asked, empty when it could.
+        unreachable: why nothing was read of the node, empty when something was.
+        answered: the node was reached all the same, and reading it failed (no Python, a recording that is none).
     """
 
-    __slots__ = ("declared", "facts", "name", "unreachable")
+    __slots__ = ("answered", "declared", "facts", "name", "unreachable")
 
     def __init__(self, name: str, facts: Optional[Mapping[str, Any]], declared: Optional[Mapping[str, Any]] = None,
-                 unreachable: str = "") -> None:
+                 unreachable: str = "", answered: bool = False) -> None:
         self.name = name
         # Tables inside are dicts, for which isinstance is several times cheaper than for Mapping.
         self.facts: Mapping[str, Any] = facts if isinstance(facts, dict) else dict(facts) if isinstance(facts, Mapping) else {}
         self.declared: Mapping[str, Any] = declared if isinstance(declared, Mapping) else {}
         self.unreachable = unreachable
+        self.answered = answered
 
     def get(self, path: str, default: Any = None) -> Any:
         """Value at a dotted path such as ``driver.loaded``; `default` when absent or null."""

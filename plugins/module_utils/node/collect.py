@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from types import ModuleType
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import container, driver, fabric, gpu, gpudirect, host, rdma, service, snapshot, storage
 from .reader import Content, LiveReader, Names, Probed, Ran, Reader, in_children
@@ -28,6 +29,8 @@ SECTIONS: Dict[str, ModuleType] = {
     "host": host, "driver": driver, "gpu": gpu, "fabric": fabric, "rdma": rdma,
     "gpudirect": gpudirect, "container": container, "storage": storage, "service": service,
 }
+PROCESS_READERS = {"host", "gpu", "service"}
+"""Sections that look at running processes."""
 COSTUME = "/etc/inferops-costume.json"
 """Marker of a lab node that is dressed as other hardware."""
 
@@ -74,7 +77,7 @@ def wanted_sections(subset: Sequence[str]) -> Tuple[str, ...]:
     Raises:
         ValueError: for an unknown word, naming the allowed ones.
     """
-    chosen = set()
+    chosen: Set[str] = set()
     only_exclusions = all(word.startswith("!") for word in subset)
     if only_exclusions:
         chosen.update(SECTIONS)
@@ -98,6 +101,9 @@ def gather(reader: Reader, options: Options, keep: bool = False) -> Dict[str, An
     started = time.monotonic()
     sections = {name: SECTIONS[name] for name in options.subset if name in SECTIONS}
     who = reader.probe("process")
+    if PROCESS_READERS & set(sections):
+        # Asked once, before the sections part ways, so that all of them speak of the same processes.
+        reader.probe("processes")
     facts: Dict[str, Any] = {"schema": SCHEMA}
     commands = [list(argv) for module in sections.values() for argv in module.commands(options)]
     reader.prefetch(commands)
@@ -147,7 +153,7 @@ def _in_children(reader: LiveReader, sections: Mapping[str, ModuleType], options
             return [found, []]
         return [found, [[list(k), _pack(v)] for k, v in reader.memo.items() if k not in known]]
 
-    jobs = {name: (lambda module=module: job(module)) for name, module in sections.items()}
+    jobs: Dict[str, Callable[[], Any]] = {name: partial(job, module) for name, module in sections.items()}
     answers = in_children(jobs, max(reader.deadline + 0.5, time.monotonic() + 1.0))
     gathered: Dict[str, Any] = {}
     for name in sections:

@@ -25,7 +25,7 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, TypeVar, Optional, Sequence, Set, Tuple, TypeVar
 
 from . import processes
 from .redact import redact
@@ -111,6 +111,7 @@ def error_word(exc: OSError) -> str:
 
 
 Key = Tuple[str, ...]
+T = TypeVar("T")
 
 
 class Reader:
@@ -145,7 +146,8 @@ class Reader:
         key = ("run",) + tuple(argv)
         if key not in self.memo:
             self._run_many([tuple(argv)])
-        return self.memo[key]
+        ran: Ran = self.memo[key]
+        return ran
 
     def prefetch(self, argvs: Iterable[Sequence[str]]) -> None:
         """Run several commands side by side, so that all share one deadline."""
@@ -165,10 +167,11 @@ class Reader:
         """Stripped text of a small file, None when unreadable or empty."""
         return self.read(path).strip() or None
 
-    def _ask(self, key: Key, answer: Callable[[], Any]) -> Any:
+    def _ask(self, key: Key, answer: Callable[[], T]) -> T:
         if key not in self.memo:
             self.memo[key] = answer()
-        return self.memo[key]
+        known: T = self.memo[key]
+        return known
 
     @staticmethod
     def _clean(content: Content) -> Content:
@@ -350,8 +353,7 @@ class LiveReader(Reader):
         return Probed(value, error)
 
     def _run(self, argv: Tuple[str, ...]) -> Ran:
-        self._run_many([argv])
-        return self.memo[("run",) + argv]
+        return self.run(argv)
 
     def _run_many(self, argvs: List[Tuple[str, ...]]) -> None:
         started: List[_Command] = []
