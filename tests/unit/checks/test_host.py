@@ -163,6 +163,12 @@ def test_a_declared_address_must_be_the_nodes_own(address: str, expected: str) -
     assert found["node1"] == expected
 
 
+def test_a_declared_loopback_address_is_called_that() -> None:
+    node = Node("node1", changed(addresses=None), {"host_ip": "127.0.0.1"})
+    found = next(f for f in judge.judge([node], PAIR, only=["host"]) if f["id"] == "host.names")
+    assert (found["status"], found["observed"]) == ("fail", "vllm_host_ip 127.0.0.1")
+
+
 def test_a_declared_address_of_a_node_whose_interfaces_were_not_read() -> None:
     assert names({"node1": changed(addresses=None)}, {"node1": "198.51.100.77"})["node1"] == "pass"
 

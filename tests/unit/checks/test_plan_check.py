@@ -130,9 +130,11 @@ def test_nodes_that_did_not_answer_leave_it_open() -> None:
 
 def test_nodes_that_did_not_answer_do_not_excuse_too_few() -> None:
     nodes = [Node("node1", healthy_b300()), Node("node2", {}, None, "no route to host")]
-    plan = context(("node1", "node2"), hardware="h100")
-    found = next(f for f in judge.judge(nodes, plan, only=["plan"]) if f["id"] == "plan.fits")
-    assert found["status"] == "fail"
+    for names in (("node1", "node2"), ("node1", "node2", "node3")):
+        # Three nodes would hold the weights, and are too few for this hardware all the same.
+        plan = context(names, hardware="h100")
+        found = next(f for f in judge.judge(nodes, plan, only=["plan"]) if f["id"] == "plan.fits")
+        assert found["status"] == "fail"
 
 
 def pool(groups: Mapping[str, List[str]]) -> Dict[str, Any]:

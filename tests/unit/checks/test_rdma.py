@@ -355,3 +355,20 @@ def test_an_hca_whose_gpu_was_lost_still_counts() -> None:
     facts = healthy_b300()
     facts["gpu"]["topology"]["gpu_nic"].pop()
     assert len(names(facts)) == 8
+
+
+def test_as_many_cards_of_one_kind_as_of_another_the_faster_ones_count() -> None:
+    facts = without(healthy_b300(), "gpu.topology")
+    for hca in facts["rdma"]["hcas"][:4]:
+        hca["type"] = "MT4129"
+        hca["ports"][0]["rate_gbps"] = 100.0
+    assert names(facts) == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]
+
+
+def test_a_plane_that_works_on_half_of_the_cards_is_no_rule() -> None:
+    facts = healthy_b300()
+    for i, hca in enumerate(facts["rdma"]["hcas"][:8]):
+        hca["ports"] = planes((3, 6) if i < 4 else (3,))
+    assert status("rdma.ports", facts, PAIR) == "pass"
+    facts["rdma"]["hcas"][4]["ports"] = planes((3, 6))
+    assert status("rdma.ports", facts, PAIR) == "fail"
