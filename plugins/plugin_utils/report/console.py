@@ -80,7 +80,8 @@ def terminal(document: Mapping[str, Any], width: int = 100, ascii_only: bool = F
     _findings(page, groups, small, len(document["nodes"]))
     page.add("")
     if where:
-        page.add("Details: " + page.plain(where))
+        # Wrapped, not cut: a path that lacks its end helps nobody.
+        page.wrapped("", "Details: " + page.plain(where), 0)
     return page.lines
 
 
@@ -116,7 +117,8 @@ def _each_node(page: _Page, document: Mapping[str, Any]) -> None:
     mark = page.signs["cut"]
     name_width = max(4, min(page.columns // 4, max(width(page.plain(name)) for name in nodes)))
     fixed = 2 + name_width + 2 + 11 + 2 + 2 + 11 + 2 + 3 * 6
-    gpu_width = max(4, min(26, page.columns - fixed))
+    longest = max(width(page.plain(record["gpus"] or "?")) for record in nodes.values())
+    gpu_width = max(4, min(longest, page.columns - fixed))
     page.add("")
     head = "  %s  %s  %s  %s  block  warn  unkn." % (pad("node", name_width), pad("verdict", 11), pad("GPUs", gpu_width), pad("driver", 11))
     page.add(head)

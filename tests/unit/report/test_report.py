@@ -292,6 +292,13 @@ def test_a_command_is_not_broken_where_it_fits_on_a_line() -> None:
     assert max(map(len, wrap("a`" + "b c" * 80 + "`", 30))) <= 30
 
 
+def test_a_long_path_of_the_report_is_not_cut() -> None:
+    where = "/srv/" + "reports-of-a-cluster/" * 8 + "preflight.html"
+    lines = said(samples.healthy(1), where=where)
+    assert max(width(line) for line in lines) <= 100
+    assert "".join(lines).endswith(where)
+
+
 def test_wide_characters_take_two_columns() -> None:
     assert width("a") == 1 and width("中") == 2 and width("🚀") == 2 and width("é") == 1
     lines = said(samples.cluster(2, prefix="節點" * 20, name="顯示卡" * 20))

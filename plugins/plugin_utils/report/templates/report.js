@@ -561,7 +561,7 @@ function ring(t, p) {
   for (a = 0; a < t.gpus.length; a++) for (b = a + 1; b < t.gpus.length; b++) if (p.usual && !isLost[a + "-" + b] && p.matrix[a] && p.matrix[a][b]) wire("nv", at(a, r), at(b, r));
   p.lost.forEach(function (item) { wire("lost", at(item[0], r), at(item[1], r)); });
   function box(spot, label, kind) {
-    picture.appendChild(svg("rect", { class: kind, x: spot[0] - 19, y: spot[1] - 8, width: 38, height: 16, rx: 4 }));
+    picture.appendChild(svg("rect", { class: kind, x: spot[0] - 21, y: spot[1] - 8, width: 42, height: 16, rx: 4 }));
     picture.appendChild(svg("text", { class: "small", x: spot[0], y: spot[1] }, label.length > 7 ? label.slice(0, 6) + "…" : label));
   }
   var home = Object.create(null), far = [];
@@ -663,8 +663,10 @@ function show(n, c) {
     }) : h("p", { class: "muted" }, "Everything that applies has passed.")]);
     if (node[N.topo] >= 0) add(box, [h("h3", {}, "Topology"), figure(node[N.topo], [n], true)]);
   }
+  var opened = box.hidden;
   box.hidden = false; box.scrollTop = 0;
   document.body.classList.add("open");
+  if (opened && innerWidth >= 1400) matrix();
   app.querySelectorAll(".cell.at").forEach(function (cell) { cell.classList.remove("at"); });
   var r = order.indexOf(n), column = columns.indexOf(c), cell = r >= 0 && column >= 0 && alive[r] && alive[r].querySelector('[data-c="' + column + '"]');
   if (cell) cell.classList.add("at");
@@ -673,9 +675,12 @@ function shut(back) {
   if (ui.drawer.hidden) return;
   ui.drawer.hidden = true;
   document.body.classList.remove("open");
+  if (innerWidth >= 1400) matrix();
   app.querySelectorAll(".cell.at").forEach(function (cell) { cell.classList.remove("at"); });
   if (history.replaceState) { try { history.replaceState(null, "", "#"); } catch (_e) { location.hash = ""; } }
-  if (back && opener && document.contains(opener)) opener.focus({ preventScroll: true });
+  if (!back) return;
+  if (opener && document.contains(opener)) opener.focus({ preventScroll: true });
+  else if (opener && opener.hasAttribute("data-r") && order.length) focusCell(cursor.r, cursor.c);
 }
 function go(n, c) {
   if (!ui.drawer.contains(document.activeElement)) opener = document.activeElement;
