@@ -98,6 +98,12 @@ def test_branch_against_the_cuda_of_the_image() -> None:
     assert "CUDA >= 14" in found["required"]
 
 
+def test_branch_when_no_cuda_is_asked_for() -> None:
+    facts = put(changed("container.image", None), "driver.cuda", None)
+    found = one("driver.branch", facts, b300_context()._replace(image_cuda_major=0))
+    assert (found["status"], found["observed"], found["required"]) == ("pass", "580.95.05", ">= 580")
+
+
 def test_branch_when_nvidia_smi_hung() -> None:
     facts = without(healthy_b300(), "driver.cuda")
     assert one("driver.branch", facts)["observed"] == "580.95.05 (its CUDA version was not read)"
@@ -153,6 +159,7 @@ def test_userspace_match() -> None:
 def test_mismatch_is_a_failure_even_when_versions_were_not_read() -> None:
     facts = healthy_b300()
     facts["driver"] = {"mismatch": True, "unknown": {"loaded": "no /sys"}}
+    assert one("driver.userspace_match", facts)["observed"].endswith("mismatch (module not known, library not known)")
     assert status("driver.userspace_match", facts) == "fail"
 
 
@@ -204,6 +211,9 @@ def test_secure_boot() -> None:
     assert found["status"] == "pass" and found["assumed"] is True
     off = put(changed("driver.loaded", None), "driver.secure_boot", {"enabled": True, "signer": None})
     assert status("driver.secure_boot", off) == "fail"
+    signed = one("driver.secure_boot", put(off, "driver.secure_boot", {"enabled": True, "signer": "Example Key"}))
+    assert (signed["status"], signed["observed"], signed["assumed"]) == ("pass", "on, signed by Example Key", True)
+    assert one("driver.secure_boot", put(off, "driver.secure_boot", {"enabled": False, "signer": None}))["observed"] == "off"
     assert status("driver.secure_boot", put(off, "driver.secure_boot", {"enabled": None})) == "unknown"
     rejected = put(off, "driver.log", [{"kind": "key_rejected", "text": "…", "count": 1}])
     assert one("driver.secure_boot", rejected)["observed"] == "the kernel rejected the module's key"

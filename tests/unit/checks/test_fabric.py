@@ -167,6 +167,9 @@ def test_gpus_without_switches_need_no_manager() -> None:
     plain = Context(gpus_per_node=8)
     assert status("fabric.manager", put(facts, "host.virt", "none"), plain) == "skip"
     assert status("fabric.state", facts, plain) == "skip"
+    for gpu in facts["gpu"]["gpus"]:
+        gpu["fabric"] = {}  # collectors leave N/A out
+    assert status("fabric.state", facts, plain) == "skip"
     assert status("fabric.nvlsm", facts, plain) == "skip"
 
 
@@ -209,6 +212,11 @@ def test_state_of_gpus_that_must_have_a_fabric() -> None:
     for gpu in facts["gpu"]["gpus"]:
         gpu["fabric"] = {"state": "N/A", "status": "N/A"}
     assert status("fabric.state", facts) == "unknown"
+    for gpu in facts["gpu"]["gpus"]:
+        gpu["fabric"] = {}
+    assert status("fabric.state", facts) == "unknown"
+    assert status("fabric.state", put(facts, "gpu.gpus", [{"index": 0}]), Context(gpus_per_node=1)) == "unknown"
+    facts = healthy_b300()
     assert status("fabric.state", put(facts, "gpu", {"unknown": {"smi": "timed out"}})) == "unknown"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Set, Tuple
 
 import pytest
@@ -24,6 +25,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import 
     Node,
     Outcome,
 )
+from ansible_collections.inferops.vllm.plugins.module_utils.node import smi
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
 from tests.costume import HARDWARE, Spec, dress
 
@@ -442,6 +444,42 @@ def test_a_machine_without_gpu_is_told_so_once(sound: Any) -> None:
     assert not [id for id, f in own.items() if id.startswith(("gpu.", "fabric.")) and f["status"] == "pass"]
     nodes = [Node("node3", dressed("node3", "b300", ["no_gpu"]))]
     assert judge.verdicts(nodes, judge.judge(nodes, context_of("b300"))) == {"node3": "blocked"}
+
+
+SAMPLES = Path(__file__).resolve().parents[3].parent / "shared" / "samples"
+OF_SMI = (
+    "gpu.model",
+    "gpu.memory",
+    "gpu.ecc",
+    "gpu.remap",
+    "gpu.recovery_action",
+    "gpu.mig",
+    "gpu.throttle",
+    "gpu.pcie_link",
+    "fabric.state",
+)
+
+
+@pytest.mark.parametrize("hardware", ["h100", "b200", "gb200", "gb300"])
+def test_real_documents_of_healthy_nodes_pass(hardware: str) -> None:
+    path = SAMPLES / ("smi_qx_hw_%s.xml" % hardware)
+    if not path.is_file():
+        pytest.skip("no captures of real nodes here")
+    document = smi.parse(path.read_text())
+    facts = put(put(healthy_b300(), "gpu.gpus", document["gpus"]), "gpu.smi.attached", document["attached"])
+    findings = judge.judge([Node("node1", facts)], context_of(hardware), only=["gpu", "fabric"])
+    assert {f["id"]: f["observed"] for f in findings if f["id"] in OF_SMI and f["status"] != "pass"} == {}
+
+
+@pytest.mark.parametrize("name, expected", [("ecc-injected", {"gpu.ecc", "gpu.remap"}), ("fabric-degraded", {"fabric.state"})])
+def test_documents_of_faulty_nodes_fail(name: str, expected: Set[str]) -> None:
+    path = SAMPLES / ("smi_qx_mock_gb200-%s.xml" % name)
+    if not path.is_file():
+        pytest.skip("no captures of real nodes here")
+    document = smi.parse(path.read_text())
+    facts = put(put(healthy_b300(), "gpu.gpus", document["gpus"]), "gpu.smi.attached", document["attached"])
+    findings = judge.judge([Node("node1", facts)], context_of("gb200"), only=["gpu", "fabric"])
+    assert {f["id"] for f in findings if f["id"] in OF_SMI and f["status"] == "fail"} == expected
 
 
 def test_all_faults_are_spoken_of() -> None:
