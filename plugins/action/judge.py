@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
@@ -16,6 +16,7 @@ from ansible.utils.display import Display
 from ..module_utils.checks import judge as judging
 from ..module_utils.checks.model import Context, Node
 from ..module_utils.plan.resolve import InputError, resolve
+from ..module_utils.plan.groups import NODE_GROUPS
 from ..plugin_utils import report
 
 display = Display()
@@ -57,7 +58,8 @@ class ActionModule(ActionBase):
         }
         nodes = [] if args["validate_only"] else play_nodes(variables, args["read"])
         try:
-            context = resolve(declared, nodes)
+            # The plan is that of the whole inventory, also when --limit lets only a part of it be looked at.
+            context = resolve(declared, nodes and whole_inventory(variables, nodes))
         except InputError as exc:
             raise AnsibleActionFail(str(exc)) from None
         result["context"] = dict(context._asdict(), sources=dict(context.sources))
@@ -85,12 +87,12 @@ class ActionModule(ActionBase):
         if reason == "unreachable":
             names = [name for name, verdict in verdicts.items() if verdict == "unreachable"]
             raise AnsibleConnectionFailure("%d of %d nodes did not answer, the others are fine: %s" % (
-                len(names), len(verdicts), _few(names)))
+                len(names), len(verdicts), report.fold(names, 80)))
         if reason:
             bad = [name for name, verdict in verdicts.items() if verdict not in ("ready", "warn")]
             # The report has just been printed; a failed task repeats everything that it returns.
             return {"failed": True, "changed": False, "report": result["report"]["json"],
-                    "msg": "Not ready: %s. The report names what blocks and which call mends it." % _few(bad or list(verdicts))}
+                    "msg": "Not ready: %s. The report names what blocks and which call mends it." % report.fold(bad or list(verdicts), 80)}
         result["verdicts"] = verdicts
         result["summary"] = judging.summary(verdicts, findings)
         return result
@@ -117,6 +119,18 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
     return nodes
 
 
+def whole_inventory(variables: Mapping[str, Any], nodes: Sequence[Node]) -> List[Node]:
+    """All nodes of the inventory's node groups in rank order, those of the play with what was read of them."""
+    known = {node.name: node for node in nodes}
+    groups = variables.get("groups") or {}
+    names = dict.fromkeys(str(name) for group in NODE_GROUPS for name in groups.get(group) or [])
+    hostvars = variables["hostvars"]
+    for name in names:
+        if name not in known:
+            known[name] = Node(name, None, {"groups": list(hostvars[name].get("group_names") or [])}, "left out by --limit")
+    return [known[name] for name in dict.fromkeys(list(names) + list(known))]
+
+
 def _why_silent(read: Mapping[str, Any]) -> str:
     text = str(read.get("msg") or "").strip() or "no facts were read"
     return " ".join(("did not answer: " if read.get("unreachable") else "could not be read: ").split() + text.split())[:300]
@@ -131,8 +145,3 @@ def selection(variables: Mapping[str, Any]) -> Tuple[Optional[List[str]], Option
     without = [tag for tag in skip if tag in known]
     strange = [tag for tag in run if tag not in known and tag not in ("all", "always", "preflight", "untagged", "tagged")]
     return only or None, without or None, strange
-
-
-def _few(names: List[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Mapping
 
 from ansible.errors import AnsibleFilterError
 
-NODE_GROUPS = ("vllm_nodes", "vllm_prefill", "vllm_decode")
+from ..module_utils.plan.groups import NODE_GROUPS
 
 
 def has_nodes(groups: Mapping[str, Any]) -> bool:

@@ -105,7 +105,7 @@ def _fits(engine: Pool, context: Context, away: int) -> Outcome:
     if empty:
         notes.append("without a GPU: %s" % listed(empty, 2))
     if away:
-        notes.append("%d not answering" % away)
+        notes.append("%d not looked at" % away)
     if assumed:
         notes.append("assumed, not looked at, on %s" % listed((n.name for n, m in counted if m.assumed), 2))
     text = short("; ".join([sums.text] + notes))

@@ -15,6 +15,7 @@ from .console import terminal
 from .files import write
 from .junit_xml import junit
 from .page import html
+from .text import fold
 from .ticket import markdown
 
-__all__ = ("SCHEMA", "document", "html", "junit", "markdown", "terminal", "write")
+__all__ = ("SCHEMA", "document", "fold", "html", "junit", "markdown", "terminal", "write")

@@ -45,6 +45,7 @@ def document(
     listed = [_finding(f) for f in findings]
     summary: Dict[str, Any] = judge.summary(verdicts, listed)
     summary["verdict"] = cluster_verdict(verdicts, listed)
+    judged = {node.name for node in nodes}
     titles = {judge.REACHABLE.id: judge.REACHABLE.title}
     titles.update((rule.id, rule.title) for rule in REGISTRY.values())
     return {
@@ -58,6 +59,7 @@ def document(
             "variant": _text(context.variant),
             "gpus_per_node": context.gpus_per_node,
             "image": _text(context.image),
+            "left_out": [_text(name) for name in context.nodes if name not in judged],
             "sources": {_text(k): _text(v) for k, v in context.sources.items()},
         },
         "nodes": {node.name: _node(node, verdicts.get(node.name, "unknown")) for node in nodes},

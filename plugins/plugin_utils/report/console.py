@@ -98,6 +98,9 @@ def _head(page: _Page, document: Mapping[str, Any], small: bool) -> None:
         for name in ("hardware", "strategy", "interconnect", "variant")
     ]
     page.wrapped("  ", page.signs["dot"].join(["profile " + page.plain(document["profile"])] + values), 3)
+    left_out = context.get("left_out") or []
+    if left_out:
+        page.wrapped("  ", "left out by --limit: %s" % page.plain(fold(left_out, 70)), 2, "cyan")
     for name, source in guesses.items():
         page.wrapped("    ", "assumed %s: %s" % (name, page.plain(source)), 3 if small else 1, "cyan")
 

@@ -35,6 +35,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     for name in ("hardware", "strategy", "interconnect", "variant"):
         note = " (assumed: %s)" % safe(guesses[name]) if name in guesses else ""
         out.append("- %s: %s%s" % (name.capitalize(), safe(context[name]) or "?", note))
+    if context.get("left_out"):
+        out.append("- Left out by --limit: %s" % safe(fold(context["left_out"], 100)))
     out += ["", "## Nodes", "", "| Node | Verdict | GPUs | Driver | Blocking | Warnings | Unknown |", "|---|---|---|---|--:|--:|--:|"]
     counts = node_counts(document)
     rows = list(document["nodes"].items())

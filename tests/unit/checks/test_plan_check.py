@@ -123,7 +123,7 @@ def test_nodes_that_did_not_answer_leave_it_open() -> None:
     findings = judge.judge(nodes, gb300_context(TRAYS[:2])._replace(strategy="multi_node_tep"), only=["plan"])
     found = next(f for f in findings if f["id"] == "plan.fits")
     assert (found["status"], found["severity"]) == ("unknown", "warn")
-    assert found["observed"].endswith("1 not answering")
+    assert found["observed"].endswith("1 not looked at")
     verdicts = judge.verdicts(nodes, findings)
     assert judge.exit_reason(verdicts, findings, "block") == "unreachable"
 

@@ -235,6 +235,7 @@ function reset() {
 var recorded = NODES.filter(function (node) { return node[N.recorded]; }).length, dressed = NODES.filter(function (node) { return node[N.costume]; }).length;
 var remarks = [];
 if (recorded) remarks.push(recorded === NODES.length ? "all nodes are recorded, not live" : plural(recorded, "node") + " recorded, not live");
+if ((D.context.left_out || []).length) remarks.push(plural(D.context.left_out.length, "node") + " of the inventory left out by --limit");
 if (dressed) remarks.push(plural(dressed, "node") + " dressed as other hardware");
 var top = h("header", { class: "top" },
   h("div", {},
