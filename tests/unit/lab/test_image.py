@@ -59,5 +59,13 @@ def test_manifest_names_config_and_layers_by_digest() -> None:
     assert manifest["layers"][0]["size"] == 10
 
 
+def test_the_image_says_what_it_is() -> None:
+    config, manifest = build.documents([oci.Blob("sha256:" + "a" * 64, 10)])
+    inside = json.loads(config)["config"]
+    assert inside["Labels"]["com.nvidia.cuda.version"] == build.CUDA_VERSION
+    assert "VLLM_TARGET_DEVICE=cpu" in inside["Env"]
+    assert json.loads(manifest)["config"]["digest"] == oci.digest_of(config)
+
+
 def test_the_recipe_key_is_stable() -> None:
     assert build.recipe_key() == build.recipe_key()
