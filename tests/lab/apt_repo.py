@@ -32,7 +32,7 @@ from typing import Any
 
 import yaml
 
-from . import processes, vm, vm_image, vm_modules, vm_qemu
+from . import network, processes, vm, vm_image, vm_modules, vm_qemu
 from .errors import CannotRunHere, LabError
 from .settings import Settings
 
@@ -367,7 +367,7 @@ def serve(settings: Settings, without: Sequence[str] = (), cut: str = "", cut_af
     folder = publish(settings, build(settings), without)
     stop(settings)
     addresses = ["127.0.0.1"]
-    if (Path("/sys/class/net") / settings.bridge).exists():
+    if settings.bridge in network.links():
         addresses.append(settings.gateway)
     program = str(Path(__file__).with_name("apt_repo_server.py"))
     argv = [sys.executable, program, str(folder), str(vm.REPOSITORY_PORT), *addresses]

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import processes, vm_image, vm_initrd, vm_qemu
+from . import network, processes, vm_image, vm_initrd, vm_qemu
 from . import ssh as ssh_keys
 from .errors import CannotRunHere, LabError
 from .settings import Node, Settings
@@ -196,12 +196,13 @@ def create(
         raise CannotRunHere(lack)
     image = vm_image.ensure(settings)
     with _locked(settings, name):
-        if (found := load(settings, name)) and disk(settings, name).is_file():
+        found = load(settings, name)
+        # A machine whose shared disk went from the cache cannot start again.
+        if found and disk(settings, name).is_file() and Path(found.image).is_dir():
             return found
         _remove(settings, name)
         if segment == "auto":
-            bridge = Path("/sys/class/net") / settings.bridge
-            segment = "bridge" if bridge.exists() else "socket"
+            segment = "bridge" if settings.bridge in network.links() else "socket"
         if accelerator == "auto":
             works = vm_qemu.kvm_works(image.kernel, settings.state)
             accelerator = "kvm" if works else "tcg"
@@ -315,7 +316,8 @@ def start(settings: Settings, name: str) -> Vm:
 
 
 def _remove_tap(name: str) -> None:
-    if (Path("/sys/class/net") / _tap(name)).exists():
+    # Not from /sys, which may be that of another network namespace.
+    if _tap(name) in network.links():
         _run(["ip", "link", "delete", _tap(name)])
 
 
@@ -422,7 +424,7 @@ def destroy(settings: Settings, name: str) -> None:
 def destroy_all(settings: Settings) -> list[str]:
     """Remove every machine that left a record, a disk, a card or a process; returns their names."""
     found = {group[3:] for group in processes.names() if group.startswith("vm-")}
-    found |= {path.name[6:] for path in Path("/sys/class/net").glob("iolab-vm?")}
+    found |= {link[len(_tap("")) :] for link in network.links() if link.startswith(_tap("vm"))}
     for place in (settings.state / "vm", settings.scratch / "vm"):
         if place.is_dir():
             found |= {path.name for path in place.iterdir() if path.is_dir()}

@@ -52,9 +52,7 @@ def test_a_bridged_container_runs(host: Any) -> None:
 
 def test_a_host_networked_container_sees_the_node_s_address(host: Any) -> None:
     mine = variables(host)
-    said = host.check_output(
-        f"docker run --rm --network host --ipc host --entrypoint hostname {mine['lab_image']} -I"
-    )
+    said = host.check_output(f"docker run --rm --network host --ipc host --entrypoint hostname {mine['lab_image']} -I")
     assert mine["vllm_host_ip"] in said.split()
 
 
@@ -86,8 +84,7 @@ def test_the_image_holds_vllm_and_names_its_cuda(host: Any) -> None:
     label = '{{ index .Config.Labels "com.nvidia.cuda.version" }}'
     assert host.check_output(f"{inspect} '{label}' {image}").startswith("13.")
     version = host.check_output(
-        f"docker run --rm --entrypoint python3 {image} -c "
-        "'import importlib.metadata as m; print(m.version(\"vllm\"))'"
+        f"docker run --rm --entrypoint python3 {image} -c 'import importlib.metadata as m; print(m.version(\"vllm\"))'"
     )
     assert version == "0.32.0"
 
