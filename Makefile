@@ -18,7 +18,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PYTHONDONTWRITEBYTECODE := 1
 export LC_ALL := C.UTF-8
 
-.PHONY: help preflight demo test lint units integration molecule sanity docs bench clean
+.PHONY: help preflight demo pages test lint units integration molecule sanity docs bench clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ preflight: $(VENV)/run.done  ## Judge the nodes of INVENTORY (default: the recor
 
 demo: $(VENV)/run.done  ## Record the demo inventories again
 	@PYTHONPATH=collections:. $(BIN)/python -m tests.costume.record
+
+pages: $(VENV)/run.done  ## Write the pages of docs/ that are made from the code
+	@PYTHONPATH=collections:. $(BIN)/python -m tests.pages
 
 test: $(VENV)/test.done lint sanity docs molecule  ## Run every check
 	@$(BIN)/python -m pytest -n 2 --dist loadscope

@@ -50,7 +50,8 @@ def test_artefact_holds_what_users_need_and_nothing_else(installed):
     tops = {name.split("/")[0] for name in names}
     assert {"plugins", "playbooks", "meta", "README.md", "LICENSE", "CHANGELOG.md", "inventories", "docs"} <= tops
     assert not tops & {"tests", "molecule", ".ci", ".config", ".venv", "collections", "requirements", "Makefile", "pyproject.toml", "ansible.cfg"}
-    assert "inventories/demo/hosts.yml" in names
+    assert {"inventories/demo/hosts.yml", "inventories/recorded/b300-01/snapshot.json", "plugins/plugin_utils/report/templates/report.js"} <= set(names)
+    assert not [name for name in names if name.startswith("inventories/lab") or "__pycache__" in name]
 
 
 def test_installed_artefact_judges_the_demo_from_any_folder(installed, tmp_path):

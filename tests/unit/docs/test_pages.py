@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation that is made from code, and links between pages."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from tests.pages import DOCS, PAGES
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_page_says_what_the_code_says(name):
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run `make pages`"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), "%s links to %s" % (page.name, target)
