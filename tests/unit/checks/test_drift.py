@@ -164,6 +164,26 @@ def test_one_node_has_no_peers(id: str) -> None:
     assert (set(found), found["*"]["status"]) == ({"*"}, "skip")
 
 
+@pytest.mark.parametrize("known, total", [(1, 2), (2, 5)])
+def test_too_few_known_nodes_agree_with_nobody(known: int, total: int) -> None:
+    facts = cluster(names=NAMES[:total])
+    for name in NAMES[known:total]:
+        facts[name] = {}
+    found = over("drift.driver", facts, context(names=NAMES[:total]))
+    assert (set(found), found["*"]["status"]) == ({"*"}, "unknown")
+    assert "known on %d of %d nodes only" % (known, total) in found["*"]["observed"]
+
+
+def test_the_second_port_of_an_hca_is_compared_with_second_ports() -> None:
+    facts = cluster()
+    for each in facts.values():
+        port = dict(each["rdma"]["hcas"][0]["ports"][0], port=2, mtu=4200)
+        each["rdma"]["hcas"][0]["ports"].append(port)
+    assert over("drift.mtu", facts, context())["*"]["status"] == "pass"
+    put(facts["node4"], "rdma.hcas.0.ports.1.mtu", 1500)
+    assert over("drift.mtu", facts, context())["node4"]["observed"] == "0000:1a:00.0/2: MTU 1500, RDMA MTU 4096"
+
+
 def test_two_nodes_that_differ_tie() -> None:
     facts = cluster(names=["node1", "node2"])
     put(facts["node1"], "driver.loaded", "575.57.08")

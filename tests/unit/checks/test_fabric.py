@@ -159,6 +159,20 @@ def test_the_hypervisor_may_run_the_manager() -> None:
     assert status("fabric.manager", put(guest(), "host.virt", "none"), H100) == "fail"
 
 
+def test_a_manager_that_failed_in_a_virtual_machine_is_not_the_hypervisors() -> None:
+    facts = put(guest(), "fabric.manager", {"version": "580.95.05", "service": service("failed"), "log": []})
+    assert status("fabric.manager", facts, H100) == "fail"
+
+
+def test_switches_that_were_not_looked_for_are_not_absent() -> None:
+    facts = healthy_b300()
+    for gpu in facts["gpu"]["gpus"]:
+        gpu["name"] = "NVIDIA Next"
+    facts["fabric"].update({"nvswitches": 0, "sw_mng": None, "manager": {}})
+    assert status("fabric.manager", facts, Context()) == "unknown"
+    assert status("fabric.manager", put(facts, "fabric.sw_mng", []), Context()) == "skip"
+
+
 def test_gpus_without_switches_need_no_manager() -> None:
     facts = guest()
     for gpu in facts["gpu"]["gpus"]:

@@ -191,6 +191,10 @@ def test_count_of_more_gpus_than_planned() -> None:
     assert status("gpu.count", healthy_b300(), b300_context()._replace(gpus_per_node=4)) == "fail"
 
 
+def test_count_of_a_gpu_without_address() -> None:
+    assert status("gpu.count", changed("gpu.gpus.7.bdf", None)) == "unknown"
+
+
 def test_count_needs_both_views() -> None:
     facts = without(healthy_b300(), "gpu.pci")
     assert status("gpu.count", facts) == "unknown"
