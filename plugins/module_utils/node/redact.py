@@ -35,7 +35,7 @@ _ASSIGNMENT = re.compile(
 _CONSTANT = r"(?!(?:null|true|false|none|\d{1,5})\b)"
 # The closing quote is optional, for text that was cut. A backslash ends a bare value: it may belong to a quote.
 _VALUE = re.compile(
-    r"(?i)\\\"(?:[^\"\\\n]|\\(?!\"))*(?:\\\")?|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?|"
+    r"(?i)\\\"(?:[^\"\\\n]|\\(?!\"))*(?:\\\")?|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\"\\\n]|\\.)*'?|"
     r"%s(?!<redacted>)[^\s\0\"',;}\]\[{\\]+" % _CONSTANT)
 _BETWEEN = re.compile(r"[\s,\[]{0,256}")
 # After the name of a secret without quotes, this quote closes a string that the name stands at the end of.

@@ -28,7 +28,7 @@ import re
 import stat
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, IO, Iterator, List, Mapping, Optional, Tuple, cast
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, cast
 
 from .reader import Content, MemoryReader, Names, Probed, Ran, Reader
 
@@ -176,7 +176,7 @@ def write_archive(files: Mapping[str, bytes], path: str, top: str, zstd: str = "
 
     data = _tar(files, top)
     if zstd:
-        done = subprocess.run([zstd, "-q", "-c"], input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run([zstd, "-q", "-c"], input=data, capture_output=True, check=False)
         if done.returncode:
             raise OSError(0, "zstd failed: %s" % done.stderr.decode("utf-8", "replace").strip()[:200], path)
         data = done.stdout
@@ -306,10 +306,11 @@ def _folder(root: str) -> Callable[[str, int], bytes]:
             handle = os.open(os.path.join(root, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as exc:
             raise SnapshotError("%s: %s cannot be read: %s" % (root, name, exc.strerror)) from None
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(handle)
+            raise SnapshotError("%s: %s is not a plain file" % (root, name))
         with os.fdopen(handle, "rb") as source:
-            status = os.fstat(source.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise SnapshotError("%s: %s is not a plain file" % (root, name))
             if status.st_size > limit:
                 raise SnapshotError("%s: %s has %d bytes, more than the %d MiB allowed" % (root, name, status.st_size, limit >> 20))
             return source.read(limit)
@@ -349,9 +350,13 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
     program = shutil.which("zstd")
     if not program:
         raise SnapshotError("%s is compressed with zstd, and the program zstd is not installed here" % path)
-    process = subprocess.Popen([program, "-q", "-dc", "--", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [program, "-q", "-dc", "--", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         yield cast(IO[bytes], process.stdout)
+        # Read to its end by now: its exit code tells a whole archive from a cut one.
+        if process.wait(10):
+            raise OSError("zstd ended with %s" % process.returncode)
     finally:
         # Closing our end stops it, should the archive be larger than what is read of it.
         cast(IO[bytes], process.stdout).close()
@@ -359,27 +364,43 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
         process.wait()
 
 
+def _members(path: str, stream: _Bounded) -> Dict[str, bytes]:
+    """Files of a snapshot in the tar `stream`, by name without the top folder; everything else is passed over.
+
+    A stream, so that sizes are checked before a member is unpacked; and a bounded one, since headers have sizes too.
+    """
+    import tarfile
+
+    members: Dict[str, bytes] = {}
+    total = 0
+    with tarfile.open(fileobj=cast(Any, stream), mode="r|") as tar:
+        for count, member in enumerate(tar):
+            if count > MAX_FILES:
+                raise SnapshotError("%s holds more than %d files" % (path, MAX_FILES))
+            name = member.name.split("/", 1)[-1]
+            total += max(0, member.size)
+            if member.size > MAX_INDEX or total > MAX_TOTAL:
+                raise SnapshotError("%s: %.80r is larger than a snapshot may be" % (path, name))
+            known = name in ("snapshot.json", "answers.json", "commands.json") or _BODY_NAME.match(name)
+            if not member.isreg() or not known:
+                continue
+            source = tar.extractfile(member)
+            members[name] = source.read() if source is not None else b""
+    return members
+
+
 def _archive(path: str) -> Callable[[str, int], bytes]:
     import tarfile
     import zlib
 
     members: Dict[str, bytes] = {}
-    total = 0
     try:
-        # A stream, so that sizes are checked before a member is unpacked; and a bounded one, since headers have sizes too.
-        with _unpacked(path) as packed, tarfile.open(fileobj=cast(Any, _Bounded(packed)), mode="r|") as tar:
-            for count, member in enumerate(tar):
-                if count > MAX_FILES:
-                    raise SnapshotError("%s holds more than %d files" % (path, MAX_FILES))
-                name = member.name.split("/", 1)[-1]
-                total += max(0, member.size)
-                if member.size > MAX_INDEX or total > MAX_TOTAL:
-                    raise SnapshotError("%s: %.80r is larger than a snapshot may be" % (path, name))
-                known = name in ("snapshot.json", "answers.json", "commands.json") or _BODY_NAME.match(name)
-                if not member.isreg() or not known:
-                    continue
-                source = tar.extractfile(member)
-                members[name] = source.read() if source is not None else b""
+        with _unpacked(path) as packed:
+            stream = _Bounded(packed)
+            members = _members(path, stream)
+            # To the end, so that a cut or changed archive is found by its checksum.
+            while stream.read(1 << 20):
+                pass
     # tarfile raises ValueError and its kin for some broken headers.
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, ArithmeticError, LookupError, RecursionError) as exc:
         raise SnapshotError("%s is not a whole .tar.gz or .tar.zst: %s" % (path, str(exc)[:100])) from None

@@ -242,7 +242,8 @@ def test_captures_of_peermem_failures(samples: Path) -> None:
 # -- anything in, no exception out ---------------------------------------------------------------
 WORDS = st.sampled_from([
     "depends:", "nvidia,ib_core", "version:", "nvidia_peermem", "[    1.000000]", "NVRM: dma-buf attach failed:", "errno 524",
-    "DefaultLimitMEMLOCK=", "9" * 300, "-1", "\t", "\n", "\r", "\0", "²", "CONFIG_PCI_P2PDMA=", "y", "0000:03:00.1", "15b3:2100", "Max locked memory"])
+    "DefaultLimitMEMLOCK=", "9" * 300, "-1", "\t", "\n", "\r", "\0", "²", "CONFIG_PCI_P2PDMA=", "y", "0000:03:00.1", "15b3:2100",
+    "Max locked memory"])
 TEXTS = st.one_of(st.text(max_size=200), st.lists(WORDS, max_size=30).map(" ".join), st.lists(WORDS, max_size=30).map("\n".join))
 
 

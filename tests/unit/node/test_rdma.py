@@ -408,7 +408,8 @@ PARSERS = (rdma.parse_route, rdma.parse_ipv6_route, rdma.parse_addresses, rdma.p
            rdma.parse_bridges, rdma.mapped_ipv4)
 WORDS = st.sampled_from([
     "hca_id:", "port:", "state:", "PORT_ACTIVE", "active_mtu:", "4096 (5)", "link", "mlx5_0/1", "1/1:", "netdev", "00000000", "0003",
-    "eth0", "|", "100", "[{", '"ifname":', '"port":', "}]", "null", "ACSCtl:", "SrcValid+", "0000:18:00.0", "<access denied>", "\t", "\n", "\r",
+    "eth0", "|", "100", "[{", '"ifname":', '"port":', "}]", "null", "ACSCtl:", "SrcValid+", "0000:18:00.0", "<access denied>", "\t", "\n",
+    "\r",
     "\0", "٣", "²", "9" * 400, "-1", "NaN", "1e999"])
 TEXTS = st.one_of(st.text(max_size=300), st.lists(WORDS, max_size=40).map(" ".join), st.lists(WORDS, max_size=40).map("\n".join))
 KEYS = st.sampled_from(["ifname", "port", "netdev", "addr_info", "local", "state"])
