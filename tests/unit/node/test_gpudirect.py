@@ -263,5 +263,6 @@ def test_collect_takes_any_answer(data: st.DataObject) -> None:
     files = {path: data.draw(TEXTS) for path in (
         "/proc/modules", "/proc/driver/nvidia/version", "/proc/1/limits", "/etc/modules", "/boot/config-6.8",
         "/sys/module/nvidia_peermem/version", "/etc/modules-load.d/a.conf")}
-    probes = {("process", ""): data.draw(st.none() | st.just([]) | st.fixed_dictionaries({"kernel": st.just("6.8") | st.text(max_size=9)}))}
+    kernels = st.fixed_dictionaries({"kernel": st.just("6.8") | st.text(max_size=9)})
+    probes: Dict[Any, Any] = {("process", ""): data.draw(st.none() | st.just([]) | kernels)}
     json.dumps(gpudirect.collect(MemoryReader(files, None, commands, probes), Options()))

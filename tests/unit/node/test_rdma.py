@@ -154,6 +154,13 @@ def test_unreadable_product_data_is_said_and_not_taken_for_a_plain_hca() -> None
     assert "sw_mng" not in by_name(facts)["mlx5_9"] and by_name(facts)["mlx5_10"]["sw_mng"] is True
 
 
+def test_an_infiniband_hca_whose_product_data_says_nothing_is_a_plain_one() -> None:
+    base = IB + "/mlx5_0"
+    files = {base + "/device/vpd": "an adapter", base + "/device/numa_node": "-1\n", base + "/ports/1/link_layer": "InfiniBand"}
+    hca = minimal(files, {base + "/device": "../../../0000:18:00.0", base + "/device/driver": "../drivers/mlx5_core"})["hcas"][0]
+    assert hca["bdf"] == "0000:18:00.0" and "sw_mng" not in hca and "numa" not in hca
+
+
 def test_an_hca_with_nothing_but_a_name_is_kept() -> None:
     facts = minimal(folders=[IB + "/mlx5_0"])
     assert facts["hcas"] == [{"name": "mlx5_0"}]
@@ -319,6 +326,8 @@ def test_devinfo_gives_the_mtu_of_active_ports_only() -> None:
             "\t\tport:\t2\n\t\t\tstate:\t\t\tPORT_DOWN (1)\n\t\t\tactive_mtu:\t\t1024 (3)\n"
             "hca_id:\tmlx5_1\n\t\t\tactive_mtu:\t\t2048 (4)\n")
     assert rdma.parse_devinfo(text) == {("mlx5_0", 1): 4096}
+    headless = "hca_id:\tmlx5_0\n\tport:\t1\n\tstate:\tPORT_ACTIVE (4)\nhca_id:\tmlx5_1\n\tactive_mtu:\t2048 (4)\n"
+    assert rdma.parse_devinfo(headless) == {}
 
 
 def test_bridges_with_source_validation_and_hidden_capabilities() -> None:
