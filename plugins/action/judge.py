@@ -15,8 +15,8 @@ from ansible.utils.display import Display
 
 from ..module_utils.checks import judge as judging
 from ..module_utils.checks.model import Context, Node
-from ..module_utils.plan.resolve import InputError, resolve
 from ..module_utils.plan.groups import NODE_GROUPS
+from ..module_utils.plan.resolve import InputError, resolve
 from ..plugin_utils import report
 
 display = Display()

@@ -47,7 +47,7 @@ def line(name: str, value: float, limit: float, unit: str, note: str) -> None:
 
 def preflight_200() -> None:
     """200 recorded nodes against a ping of the same 200 hosts, same forks, three interleaved pairs, medians."""
-    roots = sorted(str(path) for path in (DEMO / "nodes").iterdir())
+    roots = sorted(str(path) for path in (ROOT / "inventories" / "recorded").glob("b300-*"))
     hosts = {
         "node-%03d" % i: {"vllm_node_root": roots[i % len(roots)], "ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         for i in range(200)
@@ -76,11 +76,12 @@ def preflight_200() -> None:
 
 def judging_time() -> None:
     """CPU seconds to judge 1,000 and 10,000 nodes with all checks."""
-    base = [gather(dress(Spec("b300-%02d" % i, index=i, faults=faults)), Options(image=IMAGE))
+    base = [json.dumps(gather(dress(Spec("b300-%02d" % i, index=i, faults=faults)), Options(image=IMAGE)))
             for i, faults in enumerate((frozenset(), frozenset(), frozenset({"driver_r575"}), frozenset({"image_drift"})), 1)]
 
     def seconds(count: int) -> Tuple[float, int]:
-        nodes = [Node("node-%05d" % i, base[i % len(base)], {"host_ip": None, "interface": None, "groups": ["vllm_nodes"]}) for i in range(count)]
+        # Every node has facts of its own, as in a real run.
+        nodes = [Node("node-%05d" % i, json.loads(base[i % len(base)]), {"host_ip": None, "interface": None, "groups": ["vllm_nodes"]}) for i in range(count)]
         started = time.process_time()
         findings = judging.judge(nodes, resolve({}, nodes))
         judging.verdicts(nodes, findings)

@@ -25,7 +25,7 @@ import signal
 import socket
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, TypeVar, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 from . import processes
 from .redact import redact
@@ -505,7 +505,7 @@ def in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> Dict[
     ``(None, "io:…")`` for an OSError and ``(None, "failed: …")`` otherwise. The caller never blocks,
     even when a child is stuck in an uninterruptible system call.
     """
-    answers: Dict[str, Tuple[Any, str]] = {name: (None, "timeout") for name in jobs}
+    answers: Dict[str, Tuple[Any, str]] = dict.fromkeys(jobs, (None, "timeout"))
     pipes: Dict[int, Tuple[str, int, List[bytes]]] = {}
     for name, job in jobs.items():
         source, sink = os.pipe()
