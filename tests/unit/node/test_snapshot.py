@@ -150,6 +150,7 @@ def test_equal_readers_give_equal_bytes_and_a_true_manifest(tmp_path: Path) -> N
         snapshot.write_archive(files, str(path), "n")
         assert name in path.name
     assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+    assert (tmp_path / "a.tar.gz").read_bytes()[4:8] == bytes(4), "gzip's header holds a time"
     lines = [line.split("  ") for line in files["MANIFEST.sha256"].decode().splitlines()]
     assert {name: digest for digest, name in lines} == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name != "MANIFEST.sha256"}
