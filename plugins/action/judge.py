@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -106,8 +107,7 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
         host = hostvars[name]
         read = host.get(register)
         read = read if isinstance(read, Mapping) else {}
-        found = read.get("ansible_facts")
-        facts = found.get("vllm_node") if isinstance(found, Mapping) else None
+        facts = facts_of(read)
         why = "" if facts else _why_silent(read)
         declared = {
             "host_ip": host.get("vllm_host_ip"),
@@ -117,6 +117,18 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
         }
         nodes.append(Node(str(name), facts, declared, why, answered=bool(why) and not read.get("unreachable")))
     return nodes
+
+
+def facts_of(read: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """Facts in a registered result of node_facts, given as text or as facts; None when there are none."""
+    found = read.get("ansible_facts")
+    facts = found.get("vllm_node") if isinstance(found, Mapping) else None
+    if facts is None and isinstance(read.get("text"), str):
+        try:
+            facts = json.loads(str(read["text"]))
+        except ValueError:
+            return None
+    return facts if isinstance(facts, dict) else None
 
 
 def whole_inventory(variables: Mapping[str, Any], nodes: Sequence[Node]) -> List[Node]:

@@ -26,6 +26,13 @@ options:
         The path is on the node that the module runs on; a relative one is taken from the folder of the inventory.
       - The other options except O(gather_subset) are then those of the recording.
     type: path
+  as_text:
+    description:
+      - Return the facts as one JSON text under C(text) and set no C(ansible_facts).
+      - Ansible copies and inspects every value of a result several times. For a play that only hands the facts on to
+        M(inferops.vllm.judge) this saves a good part of the time a host takes.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -64,9 +71,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+text:
+  description: The content of C(vllm_node) as compact JSON.
+  returned: when O(as_text=true)
+  type: str
 ansible_facts:
   description: Facts to be used in later tasks.
-  returned: always
+  returned: unless O(as_text=true)
   type: dict
   contains:
     vllm_node:
@@ -125,17 +136,20 @@ ansible_facts:
           returned: when gathered
 """
 
+import json
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import arguments
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import gather, open_root
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader, Reader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Reader
 from ansible_collections.inferops.vllm.plugins.module_utils.node.snapshot import SnapshotError
 
 
 def main() -> None:
     """Parse arguments, read the node, return the facts."""
-    module = AnsibleModule(argument_spec=dict(arguments.spec(), root={"type": "path"}), supports_check_mode=True)
+    module = AnsibleModule(argument_spec=dict(
+        arguments.spec(), root={"type": "path"}, as_text={"type": "bool", "default": False}), supports_check_mode=True)
     try:
         options = arguments.options(module.params)
     except ValueError as exc:
@@ -149,11 +163,16 @@ def main() -> None:
             module.fail_json(msg="root: %s" % exc)
         options = recorded._replace(subset=tuple(s for s in options.subset if s in recorded.subset))
     else:
+        # Imported here: a recorded node needs none of it, and every line that a module imports costs time on each node.
+        from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+
         reader = LiveReader(module.params["timeout"])
     facts = gather(reader, options)
     if head:
         facts["collected"]["recorded_at"] = str(head.get("recorded_at", ""))[:40]
         facts["collected"]["node"] = str(head.get("node", ""))[:80]
+    if module.params["as_text"]:
+        module.exit_json(changed=False, text=json.dumps(facts, separators=(",", ":")))
     module.exit_json(changed=False, ansible_facts={"vllm_node": facts})
 
 

@@ -99,7 +99,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import arguments, snapshot
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import gather
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 started = time.monotonic()
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
 facts = gather(LiveReader(float(sys.argv[2])), Options())
 print(json.dumps([time.monotonic() - started, sorted("%s.%s" % (s, p) for s, v in facts.items() if isinstance(v, dict) for p in v.get("unknown", {}))]))
 """

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import container, driver, fabric, gpu, gpudirect, host, rdma, service, snapshot, storage
-from .reader import Content, LiveReader, Names, Probed, Ran, Reader, in_children
+from .reader import Content, Names, Probed, Ran, Reader
 
 SCHEMA = "inferops.vllm/node_facts/1"
 
@@ -107,7 +107,7 @@ def gather(reader: Reader, options: Options, keep: bool = False) -> Dict[str, An
     facts: Dict[str, Any] = {"schema": SCHEMA}
     commands = [list(argv) for module in sections.values() for argv in module.commands(options)]
     reader.prefetch(commands)
-    if isinstance(reader, LiveReader):
+    if reader.live:
         gathered = _in_children(reader, sections, options, keep)
     else:
         gathered = {name: _one(module, reader, options) for name, module in sections.items()}
@@ -144,7 +144,7 @@ def _one(module: ModuleType, reader: Reader, options: Options) -> Dict[str, Any]
         return {"unknown": {"all": "the collector failed: %s: %s" % (type(exc).__name__, str(exc)[:200])}}
 
 
-def _in_children(reader: LiveReader, sections: Mapping[str, ModuleType], options: Options, keep: bool) -> Dict[str, Any]:
+def _in_children(reader: Reader, sections: Mapping[str, ModuleType], options: Options, keep: bool) -> Dict[str, Any]:
     known = set(reader.memo)
 
     def job(module: ModuleType) -> Any:
@@ -154,7 +154,9 @@ def _in_children(reader: LiveReader, sections: Mapping[str, ModuleType], options
         return [found, [[list(k), _pack(v)] for k, v in reader.memo.items() if k not in known]]
 
     jobs: Dict[str, Callable[[], Any]] = {name: partial(job, module) for name, module in sections.items()}
-    answers = in_children(jobs, max(reader.deadline + 0.5, time.monotonic() + 1.0))
+    from .children import in_children
+
+    answers = in_children(jobs, time.monotonic() + max(reader.left() + 0.5, 1.0))
     gathered: Dict[str, Any] = {}
     for name in sections:
         value, error = answers[name]

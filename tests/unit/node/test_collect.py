@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader, MemoryReader, Ran
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import MemoryReader, Ran
 from tests.costume import FAULTS, HARDWARE, Spec, dress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,7 +135,7 @@ def test_every_command_hangs(tmp_path: Path) -> None:
     code = (
         "import json, time\n"
         "from ansible_collections.inferops.vllm.plugins.module_utils.node import collect\n"
-        "from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader\n"
+        "from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader\n"
         "started = time.monotonic()\n"
         "facts = collect.gather(LiveReader(2), collect.Options(image='x', names=('localhost',)), keep=True)\n"
         "print(json.dumps([time.monotonic() - started, facts]))\n")

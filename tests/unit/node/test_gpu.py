@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect, gpu, kernel_log, smi, topology
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, LiveReader, MemoryReader, Ran
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, MemoryReader, Ran
 from tests.costume import HARDWARE, Spec, dress, part_gpu, part_host
 
 CONTAINER = "4f2a" * 16

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import host
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, LiveReader, MemoryReader, Ran
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, MemoryReader, Ran
 from tests.costume import HARDWARE, KERNEL_LOG_START, Spec, Wardrobe, dress, part_host, part_rdma
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,18 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.inferops.vllm.plugins.module_utils.node import reader as reader_module
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import (
-    OUTPUT_LIMIT,
-    READ_LIMIT,
-    Content,
-    LiveReader,
-    MemoryReader,
-    Names,
-    Probed,
-    Ran,
-    in_children,
-)
+from ansible_collections.inferops.vllm.plugins.module_utils.node import probes
+from ansible_collections.inferops.vllm.plugins.module_utils.node.children import in_children
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import OUTPUT_LIMIT, LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import READ_LIMIT, Content, MemoryReader, Names, Probed, Ran
 
 TIMEOUT = 1.0
 BOUND = TIMEOUT + 3.0
@@ -234,7 +226,7 @@ def test_probes_answer() -> None:
 
 def test_the_ssh_session_is_found_behind_sudo() -> None:
     """A parent has the variable, the asking process has not: that is what sudo leaves."""
-    code = ("from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader; "
+    code = ("from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader; "
             "print(LiveReader(5).probe('ssh').value['connection'])")
     root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "SSH_CONNECTION": "192.0.2.9 5000 192.0.2.11 22", "PYTHONPATH": str(root / "collections")}
@@ -280,10 +272,10 @@ def test_a_stuck_child_does_not_hold_the_output_of_its_caller(tmp_path: Path, cl
     """Ansible waits for the end of a module's stdout; a child in D state would keep it open for ever."""
     code = (
         "import time, signal, os\n"
-        "from ansible_collections.inferops.vllm.plugins.module_utils.node import reader\n"
+        "from ansible_collections.inferops.vllm.plugins.module_utils.node import children\n"
         # a child in uninterruptible sleep cannot be killed: make the kill do nothing
-        "reader.os.killpg = lambda pid, number: None\n"
-        "print(reader.in_children({'a': lambda: time.sleep(4)}, time.monotonic() + 0.3))\n"
+        "children.os.killpg = lambda pid, number: None\n"
+        "print(children.in_children({'a': lambda: time.sleep(4)}, time.monotonic() + 0.3))\n"
     )
     root = Path(__file__).resolve().parents[3]
     env = {**os.environ, "PYTHONPATH": str(root / "collections")}
@@ -293,7 +285,7 @@ def test_a_stuck_child_does_not_hold_the_output_of_its_caller(tmp_path: Path, cl
 
 
 def test_a_hung_probe_is_bounded(monkeypatch: pytest.MonkeyPatch, clock: List[float]) -> None:
-    monkeypatch.setitem(reader_module.PROBES, "hangs", lambda arg: time.sleep(600))
+    monkeypatch.setitem(probes.PROBES, "hangs", lambda arg: time.sleep(600))
     assert LiveReader(TIMEOUT).probe("hangs") == Probed(None, "timeout")
     assert took(clock) < BOUND
 

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import processes, service, systemd
+from ansible_collections.inferops.vllm.plugins.module_utils.node.children import in_children
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import LiveReader, MemoryReader, Ran, in_children
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import MemoryReader, Ran
 
 ID64 = "0123456789abcdef" * 4
 SHOWN = (

@@ -19,15 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect, snapshot
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import (
-    Content,
-    LiveReader,
-    MemoryReader,
-    Names,
-    Probed,
-    Ran,
-    Reader,
-)
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, MemoryReader, Names, Probed, Ran, Reader
 from tests.costume import FAULTS, HARDWARE, Spec, dress
 
 OPTIONS = collect.Options(image="vllm/vllm-openai:kimi-k3", names=("a", "b"))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import storage
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options
-from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, LiveReader, MemoryReader, Probed
+from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import Content, MemoryReader, Probed
 
 MOUNTS = (
     "22 1 9:0 / / rw,relatime shared:1 - ext4 /dev/md0p2 rw,errors=remount-ro\n"
