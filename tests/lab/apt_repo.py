@@ -262,7 +262,7 @@ class Repository:
 def _key(release: str, version: str, definitions: Path, modules: Path) -> str:
     digest = hashlib.sha256(f"1 {release} {version} {modules.name}".encode())
     for path in sorted(definitions.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.suffix != ".md":
             digest.update(str(path.relative_to(definitions)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -396,15 +396,12 @@ def use(settings: Settings, name: str) -> None:
     vm.ssh(
         settings,
         name,
-        f"echo {key} | base64 -d > /usr/share/keyrings/inferops-lab.gpg && "
-        f"echo '{line}' > /etc/apt/sources.list.d/inferops-lab.list && apt-get -q update",
+        f"echo {key} | base64 -d > /usr/share/keyrings/inferops-lab.gpg && echo '{line}' > /etc/apt/sources.list.d/inferops-lab.list && apt-get -q update",
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.lab.apt_repo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.apt_repo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["build", "serve", "stop", "use"])
     parser.add_argument("names", nargs="*", metavar="NAME", help="machines, for use")
     parser.add_argument("--without", action="append", default=[], metavar="NAME[=VERSION]", help="pattern to leave out")

@@ -180,7 +180,7 @@ def create(
     name: str,
     *,
     memory: int = 1024,
-    cpus: int = 2,
+    cpus: int = 1,
     segment: str = "auto",
     accelerator: str = "auto",
     peers: Mapping[str, str] | None = None,
@@ -484,7 +484,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--memory", type=int, default=1024, help="MiB a machine")
-    parser.add_argument("--cpus", type=int, default=2)
+    parser.add_argument("--cpus", type=int, default=1, help="under emulation one boots faster than two")
     parser.add_argument("--segment", choices=["auto", "bridge", "socket"], default="auto")
     parser.add_argument("--accelerator", choices=["auto", "kvm", "tcg"], default="auto")
     options, rest = parser.parse_known_args(arguments)

@@ -242,12 +242,9 @@ def prepare(tree: Path) -> None:
         shutil.rmtree(tree / folder, ignore_errors=True)
         (tree / folder / ("partial" if "lists" in folder else "archives/partial")).mkdir(parents=True)
     conf = {
-        "etc/apt/apt.conf.d/90lab": (
-            'APT::Install-Recommends "false";\nAcquire::Languages "none";\nAcquire::Retries "0";\nAcquire::http::Timeout "10";\n'
-        ),
+        "etc/apt/apt.conf.d/90lab": ('APT::Install-Recommends "false";\nAcquire::Languages "none";\nAcquire::Retries "0";\nAcquire::http::Timeout "10";\n'),
         "etc/ssh/sshd_config.d/lab.conf": (
-            "HostKey /etc/ssh/ssh_host_ed25519_key\nUseDNS no\nPermitRootLogin prohibit-password\n"
-            "PasswordAuthentication no\nX11Forwarding no\nPrintMotd no\n"
+            "HostKey /etc/ssh/ssh_host_ed25519_key\nUseDNS no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nX11Forwarding no\nPrintMotd no\n"
         ),
         "etc/default/locale": "LANG=C.UTF-8\n",
         "etc/systemd/system/inferops-lab-rxe.service": RXE_UNIT,

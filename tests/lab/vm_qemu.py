@@ -68,7 +68,7 @@ class Machine:
     tap: str = ""
     accelerator: str = "tcg"
     memory: int = 1024
-    cpus: int = 2
+    cpus: int = 1
 
 
 def mac(number: int, card: int) -> str:

@@ -152,7 +152,7 @@ def test_pin_and_hold_decide_what_an_upgrade_does(machine: Machine) -> None:
 
 def test_upgrade_is_a_mismatch_until_the_reboot(machine: Machine) -> None:
     machine.ok("systemctl is-active nvidia-persistenced || systemctl start nvidia-persistenced")
-    assert machine.apt("install nvidia-open nvidia-fabricmanager").returncode == 0
+    assert machine.apt("install nvidia-open nvidia-fabricmanager nvidia-container-toolkit").returncode == 0
     assert machine.ok("cat /sys/module/nvidia/version") == "575.57.08"
     assert machine.ok("modinfo -F version nvidia") == "580.126.20"
     done = machine.run("nvidia-smi")
@@ -166,6 +166,8 @@ def test_upgrade_is_a_mismatch_until_the_reboot(machine: Machine) -> None:
     assert machine.ok("cat /sys/module/nvidia/version") == "580.126.20"
     assert "Driver Version: 580.126.20" in machine.ok("nvidia-smi")
     assert machine.ok("systemctl is-active nvidia-fabricmanager nvidia-persistenced") == "active\nactive"
+    assert "libcuda.so.580.126.20" in machine.ok("cat /var/run/cdi/nvidia.yaml")
+    assert machine.ok("systemctl is-system-running --wait") == "running"
     (link,) = vm.rxe(machine.settings, NAME)
     assert link["state"] == "ACTIVE"
 
