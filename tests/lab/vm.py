@@ -249,7 +249,7 @@ def ssh_config(settings: Settings, vm: Vm) -> str:
         f"Host {vm.name}\n  HostName 127.0.0.1\n  Port {vm.ssh_port}\n  User root\n"
         f"  IdentityFile {settings.ssh_key}\n  IdentitiesOnly yes\n  BatchMode yes\n"
         f"  UserKnownHostsFile {folder(settings, vm.name) / 'known_hosts'}\n"
-        "  StrictHostKeyChecking yes\n  ConnectTimeout 10\n  ServerAliveInterval 10\n"
+        "  StrictHostKeyChecking yes\n  ConnectTimeout 30\n  ServerAliveInterval 10\n"
         "  LogLevel ERROR\n"
     )
 
@@ -348,7 +348,8 @@ def _banner(port: int) -> bool:
     """Whether an SSH server, and not only qemu's forwarding, answers on the port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as link:
-            link.settimeout(2)
+            # A machine that is still booting on a busy host may take seconds over its greeting.
+            link.settimeout(8)
             return link.recv(4) == b"SSH-"
     except OSError:
         return False
@@ -357,7 +358,7 @@ def _banner(port: int) -> bool:
 def boot_id(settings: Settings, name: str) -> str:
     """Changes with every boot; empty when the machine does not answer."""
     try:
-        done = ssh(settings, name, "cat /proc/sys/kernel/random/boot_id", timeout=20.0, check=False)
+        done = ssh(settings, name, "cat /proc/sys/kernel/random/boot_id", timeout=40.0, check=False)
     except LabError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
