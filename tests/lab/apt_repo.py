@@ -364,8 +364,9 @@ def serve(settings: Settings, without: Sequence[str] = (), cut: str = "", cut_af
     cut: pattern of file names whose transfer breaks off after cut_after bytes. A server that runs
     already is replaced.
     """
-    folder = publish(settings, build(settings), without)
+    repository = build(settings)
     stop(settings)
+    folder = publish(settings, repository, without)
     addresses = ["127.0.0.1"]
     if settings.bridge in network.links():
         addresses.append(settings.gateway)
@@ -387,6 +388,8 @@ def serve(settings: Settings, without: Sequence[str] = (), cut: str = "", cut_af
 def stop(settings: Settings) -> None:
     """End the server: from now on the repository is gone for every machine."""
     processes.end(PROCESS)
+    shutil.rmtree(settings.state / "vm" / "apt", ignore_errors=True)
+    (settings.state / "vm" / "apt.log").unlink(missing_ok=True)
 
 
 def use(settings: Settings, name: str) -> None:
