@@ -15,7 +15,8 @@ from .driver import loaded
 from .fabric import clique_of, clique_text
 from .gpu import gpus_of
 from .model import CLUSTER, Context, Node, Outcome, cluster_check, failed, passed, skipped, unsure, warned
-from .values import flag, plain, plural, some, table, tables, text, whole
+from .values import flag, table, tables, text, whole
+from .wording import listed, plural, short
 
 Values = Optional[Mapping[str, str]]
 """Values of one node by item; empty when there is nothing of the kind on it, None when it is not known."""
@@ -136,8 +137,8 @@ def _odd(
     first = odd[0]
     value, n = majority[first]
     more = " and %d more" % (len(odd) - 1) if len(odd) > 1 else ""
-    observed = plain(_item(first, values.get(first, MISSING)), 100) + more
-    required = plain(value, 70) + " on %d of %s%s" % (n, plural(present[first], "node"), beside)
+    observed = short(_item(first, values.get(first, MISSING)), 100) + more
+    required = short(value, 70) + " on %d of %s%s" % (n, plural(present[first], "node"), beside)
     return failed(observed, required, severity=severity)
 
 
@@ -146,7 +147,7 @@ def _item(item: str, value: str) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    return some(names, 3)
+    return listed(names, 3)
 
 
 def _tie(known: Sequence[Tuple[str, Mapping[str, str]]], tied: Sequence[str], counts: Mapping[str, Mapping[str, int]], note: str) -> str:
@@ -156,10 +157,10 @@ def _tie(known: Sequence[Tuple[str, Mapping[str, str]]], tied: Sequence[str], co
         if item in values or MISSING in counts[item]:
             groups.setdefault(values.get(item, MISSING), []).append(name)
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    told = "; ".join("%s on %s" % (plain(value, 40), some(names, 2)) for value, names in ordered[:3])
+    told = "; ".join("%s on %s" % (short(value, 40), listed(names, 2)) for value, names in ordered[:3])
     more = "; " + plural(len(ordered) - 3, "other value") if len(ordered) > 3 else ""
     others = "; %d more items tie" % (len(tied) - 1) if len(tied) > 1 else ""
-    return plain("tie" + (" of " + item if item else "") + ": " + told + more + others + note, 180)
+    return short("tie" + (" of " + item if item else "") + ": " + told + more + others + note, 180)
 
 
 def _agreed(
@@ -168,8 +169,8 @@ def _agreed(
     single = len(counts) == 1 and not owned
     item = next(iter(counts))
     said = _item(item, next(iter(counts[item]))) if single else "%s the same" % row.what
-    own = "; %s is each node's own" % some(owned, 2) if owned else ""
-    return plain("%s on %s%s%s" % (plain(said, 60), plural(len(known), "node"), own, note))
+    own = "; %s is each node's own" % listed(owned, 2) if owned else ""
+    return short("%s on %s%s%s" % (short(said, 60), plural(len(known), "node"), own, note))
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ def _env(node: Node, context: Context) -> Values:
     files = table(facts, "env_files")
     if node.why_unknown("service.env_files") or not isinstance(facts, dict) or not isinstance(facts.get("env_files"), dict):
         return None
-    return {plain(path, 60): value[:12] for path, value in files.items() if isinstance(value, str)}
+    return {short(path, 60): value[:12] for path, value in files.items() if isinstance(value, str)}
 
 
 def _mnnvl_only(context: Context) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from .model import Context, Node, Outcome, check, failed, passed, skipped, unsure, warned
-from .values import dotted, flag, plain, table, tables, text, version
+from .values import dotted, flag, table, tables, text, version
+from .wording import short
 
 _INSTALL = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 _PROVISION = "`ansible-playbook inferops.vllm.provision --limit NODE`"
@@ -31,7 +32,7 @@ def loaded(node: Node) -> Tuple[Optional[str], str]:
     facts = node.get("driver")
     value = text(facts, "loaded")
     if value is not None:
-        return (value, "") if version(value) else (None, "the loaded driver calls itself %s" % plain(value, 40))
+        return (value, "") if version(value) else (None, "the loaded driver calls itself %s" % short(value, 40))
     why = node.why_unknown("driver.loaded")
     if not why and (not isinstance(facts, dict) or facts.get("loaded", "") is not None):
         why = "the loaded driver was not read"
@@ -109,7 +110,7 @@ def loaded_is_installed(node: Node, context: Context) -> Outcome:
     if value is None:
         if disk is None:
             return skipped("no driver is loaded or installed: see driver.branch")
-        return failed("%s is installed, none is loaded" % plain(disk, 40), required, fix="Load the driver or reboot: " + _REMEDIATE + ".")
+        return failed("%s is installed, none is loaded" % short(disk, 40), required, fix="Load the driver or reboot: " + _REMEDIATE + ".")
     if disk is None or flag(facts, "installed_for_kernel") is False:
         return failed(
             "%s is loaded, but no module on disk is for the running kernel" % value,
@@ -118,7 +119,7 @@ def loaded_is_installed(node: Node, context: Context) -> Outcome:
             fix="Install the kernel's headers and rebuild the driver: " + _PROVISION + ".",
         )
     if disk != value:
-        return failed("%s is loaded, %s is on disk" % (value, plain(disk, 40)), required)
+        return failed("%s is loaded, %s is on disk" % (value, short(disk, 40)), required)
     flavours = (text(facts, "loaded_flavour"), text(facts, "installed_flavour"))
     if all(flavours) and flavours[0] != flavours[1]:
         return failed("%s: the %s module is loaded, the %s one is on disk" % (value, flavours[0], flavours[1]), required)
@@ -166,7 +167,7 @@ def userspace_match(node: Node, context: Context) -> Outcome:
     library = text(facts, "userspace")
     if flag(facts, "mismatch"):
         return failed(
-            "NVML: driver/library version mismatch (module %s, library %s)" % (value or "not known", plain(library or "not known", 30)),
+            "NVML: driver/library version mismatch (module %s, library %s)" % (value or "not known", short(library or "not known", 30)),
             required,
         )
     if why:
@@ -178,7 +179,7 @@ def userspace_match(node: Node, context: Context) -> Outcome:
     seen = [library] + [v for v in (text(node.get("gpu.smi"), "driver_version"),) if v]
     wrong = [v for v in seen if v != value]
     if wrong:
-        return failed("module %s, library %s" % (value, plain(wrong[0], 40)), required)
+        return failed("module %s, library %s" % (value, short(wrong[0], 40)), required)
     return passed("%s in both" % value, required)
 
 
@@ -247,9 +248,9 @@ def build_ready(node: Node, context: Context) -> Outcome:
     if not isinstance(kernel, str):
         return unsure(node.why_unknown("host.kernel") or "the running kernel was not read", required)
     if not built and not for_kernel:
-        states = ["%s %s" % (plain(text(m, "version") or "?", 20), plain(text(m, "status") or "?", 20)) for m in ours[:2]]
-        return failed("DKMS has %s, none for %s" % (", ".join(states), plain(kernel, 40)), required)
-    return passed("headers, compiler, DKMS %s" % plain(text((built or ours)[0], "version") or "module", 30), required)
+        states = ["%s %s" % (short(text(m, "version") or "?", 20), short(text(m, "status") or "?", 20)) for m in ours[:2]]
+        return failed("DKMS has %s, none for %s" % (", ".join(states), short(kernel, 40)), required)
+    return passed("headers, compiler, DKMS %s" % short(text((built or ours)[0], "version") or "module", 30), required)
 
 
 @check(
@@ -277,14 +278,14 @@ def secure_boot(node: Node, context: Context) -> Outcome:
             return warned("on; the loaded module was accepted, the one on disk names no signer", required)
         return passed(
             "%s; the loaded module was accepted"
-            % ("on, signed by %s" % plain(signer, 40) if enabled and signer else "on" if enabled else "state not read"),
+            % ("on, signed by %s" % short(signer, 40) if enabled and signer else "on" if enabled else "state not read"),
             required,
             assumed=enabled is None,
         )
     if enabled is None:
         return unsure(node.why_unknown("driver.secure_boot") or "the state of Secure Boot was not read", required)
     if signer:
-        return passed("on, signed by %s" % plain(signer, 40), required, assumed=True)
+        return passed("on, signed by %s" % short(signer, 40), required, assumed=True)
     if node.get("driver.installed") is None:
         return skipped("no driver is installed: see driver.branch")
     return failed("on, and the module names no signer", required)

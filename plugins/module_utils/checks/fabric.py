@@ -11,7 +11,8 @@ from . import thresholds
 from .driver import loaded
 from .gpu import Gpu, Judged, each, gpus_of
 from .model import CLUSTER, Context, Node, Outcome, check, cluster_check, failed, passed, skipped, unsure, warned
-from .values import flag, plain, plural, some, table, text, whole, words
+from .values import flag, table, text, whole, words
+from .wording import listed, plural, short
 
 _FM_GUIDE = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 _IMEX_GUIDE = "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/overview.html"
@@ -88,7 +89,7 @@ def manager(node: Node, context: Context) -> Outcome:
     if absent:
         if active in ("active", "activating", "failed") and not gpus_of(node).none:
             return warned(
-                plain("service %s; %s" % (active, absent)),
+                short("service %s; %s" % (active, absent)),
                 "none",
                 why="Fabric Manager finds nothing to manage here and only adds failed units.",
                 fix="Disable nvidia-fabricmanager.service: `ansible-playbook inferops.vllm.provision --limit NODE`.",
@@ -106,7 +107,7 @@ def manager(node: Node, context: Context) -> Outcome:
             fix="Install it in the loaded driver's version: `ansible-playbook inferops.vllm.provision --limit NODE`.",
         )
     if version and driver and version != driver:
-        return failed("version %s, %s" % (plain(version, 30), plain(active or "state not read", 20)), required)
+        return failed("version %s, %s" % (short(version, 30), short(active or "state not read", 20)), required)
     if active in ("inactive", "failed", "deactivating"):
         said = ""
         if hardware_of(node, context) in NVLINK5_HGX and "pre_nvl5" in kinds:
@@ -130,7 +131,7 @@ def manager(node: Node, context: Context) -> Outcome:
     if why:
         return unsure(why, required)
     if active != "active":
-        return unsure("state of its service: %s" % plain(active or "not read", 30), required)
+        return unsure("state of its service: %s" % short(active or "not read", 30), required)
     if version is None:
         return unsure("active, its version was not read", required)
     if driver is None:
@@ -151,16 +152,16 @@ def _state(gpu: Gpu) -> Judged:
     if state is None:
         return "unknown", "fabric state not read"
     if _unsupported(gpu):
-        return "fail", "fabric %s" % plain(state, 30)
+        return "fail", "fabric %s" % short(state, 30)
     if state.lower() != "completed":
-        return "fail", "fabric %s" % plain(state, 30)
+        return "fail", "fabric %s" % short(state, 30)
     if status is None:
         return "unknown", "fabric Completed, status not read"
     if status.lower() != "success":
-        return "fail", "fabric Completed, but %s" % plain(status, 40)
+        return "fail", "fabric Completed, but %s" % short(status, 40)
     health = table(fabric, "health")
     if health:
-        return "fail", plain("fabric health: " + ", ".join("%s %s" % (plain(k, 30), plain(v, 20)) for k, v in list(health.items())[:2]), 80)
+        return "fail", short("fabric health: " + ", ".join("%s %s" % (short(k, 30), short(v, 20)) for k, v in list(health.items())[:2]), 80)
     return "pass", ""
 
 
@@ -218,7 +219,7 @@ def nvlsm(node: Node, context: Context) -> Outcome:
             node.why_unknown("fabric.nvlsm", "host.modules") or "%s not read" % ("nvlsm" if running is None else "ib_umad"), required
         )
     version = text(facts, "version")
-    return passed("nvlsm %srunning, ib_umad loaded" % (plain(version, 20) + " " if version else ""), required)
+    return passed("nvlsm %srunning, ib_umad loaded" % (short(version, 20) + " " if version else ""), required)
 
 
 @check(
@@ -249,17 +250,17 @@ def imex(node: Node, context: Context) -> Outcome:
         faults.append("service %s" % active)
     if domain is not None and domain.upper() != "UP":
         away = words(facts, "not_up") or []
-        faults.append("domain %s%s" % (plain(domain, 12), " (%s not up)" % some(away, 2) if away else ""))
+        faults.append("domain %s%s" % (short(domain, 12), " (%s not up)" % listed(away, 2) if away else ""))
     if ready is not None and ready.upper() != "READY":
-        faults.append(plain(ready, 30))
+        faults.append(short(ready, 30))
     if version and driver and version != driver:
-        faults.append("version %s" % plain(version, 24))
+        faults.append("version %s" % short(version, 24))
     if channels is not None and 0 not in channels and not why:
         faults.append("no channel 0")
     if total and len(context.nodes) > total and not why:
         faults.append("the domain has %s, the plan %d" % (plural(total, "node"), len(context.nodes)))
     if faults:
-        return failed(plain(", ".join(faults)), required)
+        return failed(short(", ".join(faults)), required)
     if why:
         return unsure(why, required)
     unread = [
@@ -268,7 +269,7 @@ def imex(node: Node, context: Context) -> Outcome:
         if value is None
     ]
     if unread or active != "active":
-        return unsure("not read: %s" % ", ".join(unread) if unread else "service %s" % plain(active, 20), required)
+        return unsure("not read: %s" % ", ".join(unread) if unread else "service %s" % short(active, 20), required)
     if driver is None:
         return skipped("no driver is loaded: see driver.branch")
     return passed(
@@ -291,11 +292,11 @@ def clique_of(node: Node) -> Tuple[Optional[Tuple[str, str]], str]:
     for gpu in gpus:
         fabric = gpu.get("fabric")
         if not isinstance(fabric, dict) or not isinstance(fabric.get("cluster"), str):
-            return None, "fabric of %s not read" % plain(text(gpu, "bdf") or "a GPU", 20)
+            return None, "fabric of %s not read" % short(text(gpu, "bdf") or "a GPU", 20)
         cluster = "" if not fabric["cluster"].strip("0-") else fabric["cluster"]
         clique = text(fabric, "clique") or ("" if whole(fabric, "clique") is None else str(whole(fabric, "clique")))
         if cluster and not clique:
-            return None, "clique of %s not read" % plain(text(gpu, "bdf") or "a GPU", 20)
+            return None, "clique of %s not read" % short(text(gpu, "bdf") or "a GPU", 20)
         pair = (cluster, clique if cluster else "")
         seen[pair] = seen.get(pair, 0) + 1
     if len(seen) > 1:
@@ -306,8 +307,8 @@ def clique_of(node: Node) -> Tuple[Optional[Tuple[str, str]], str]:
 def clique_text(pair: Tuple[str, str]) -> str:
     """``clique 32766 of 5d0f7c1a``; what a report shows of a pair of :func:`clique_of`."""
     if pair[0] == "mixed":
-        return "GPUs in cliques %s" % plain(pair[1], 60)
-    return "clique %s of %s" % (plain(pair[1], 20), plain(pair[0].split("-")[0], 12)) if pair[0] else "no NVLink domain"
+        return "GPUs in cliques %s" % short(pair[1], 60)
+    return "clique %s of %s" % (short(pair[1], 20), short(pair[0].split("-")[0], 12)) if pair[0] else "no NVLink domain"
 
 
 @cluster_check(
@@ -328,7 +329,7 @@ def clique(nodes: Sequence[Node], context: Context) -> Dict[str, Outcome]:
     for node in nodes:
         pair, why = clique_of(node)
         if pair is None:
-            outcomes[node.name] = unsure(plain(why), required)
+            outcomes[node.name] = unsure(short(why), required)
         elif not pair[0]:
             outcomes[node.name] = failed("no NVLink domain between nodes", required)
         elif pair[0] == "mixed":
@@ -341,8 +342,8 @@ def clique(nodes: Sequence[Node], context: Context) -> Dict[str, Outcome]:
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     first, names = ordered[0]
     if len(ordered) > 1 and len(ordered[1][1]) == len(names):
-        told = "; ".join("%s: %s" % (clique_text(pair), some(members, 2)) for pair, members in ordered[:3])
-        outcomes[CLUSTER] = failed(plain("a tie: " + told), required)
+        told = "; ".join("%s: %s" % (clique_text(pair), listed(members, 2)) for pair, members in ordered[:3])
+        outcomes[CLUSTER] = failed(short("a tie: " + told), required)
         return outcomes
     for pair, members in ordered[1:]:
         for name in members:

@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from . import thresholds, xids
 from .driver import refusal
 from .model import Context, Node, Outcome, check, failed, passed, skipped, unsure, warned
-from .values import counted, flag, number, plain, plural, some, table, tables, text, whole, words
+from .values import counted, flag, number, table, tables, text, whole, words
+from .wording import listed, plural, short
 
 Gpu = Mapping[str, Any]
 
@@ -67,15 +68,15 @@ def _answering(found: Gpus) -> List[Gpu]:
 def label(gpu: Gpu) -> str:
     """``GPU 3``, or the bus address where the index is not known."""
     index = whole(gpu, "index")
-    return "GPU %d" % index if index is not None else "GPU %s" % plain(text(gpu, "bdf") or "?", 20)
+    return "GPU %d" % index if index is not None else "GPU %s" % short(text(gpu, "bdf") or "?", 20)
 
 
 def labels(gpus: Sequence[Gpu]) -> str:
     """``GPU 1, 4, 5`` or ``all 8 GPUs`` are named by the callers; here the short list."""
     indexes = [whole(gpu, "index") for gpu in gpus]
     if all(index is not None for index in indexes):
-        return "GPU " + some([str(index) for index in indexes], 8)
-    return some([label(gpu) for gpu in gpus])
+        return "GPU " + listed([str(index) for index in indexes], 8)
+    return listed([label(gpu) for gpu in gpus], 4)
 
 
 Judged = Tuple[str, str]
@@ -117,7 +118,7 @@ def _grouped(bad: Sequence[Tuple[Gpu, str]]) -> str:
     groups: Dict[str, List[Gpu]] = {}
     for gpu, said in bad:
         groups.setdefault(said, []).append(gpu)
-    return plain("; ".join("%s: %s" % (labels(gpus), said) for said, gpus in list(groups.items())[:3]))
+    return short("; ".join("%s: %s" % (labels(gpus), said) for said, gpus in list(groups.items())[:3]))
 
 
 # --- number, model, memory ------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def count(node: Node, context: Context) -> Outcome:
     whole_number = expected or len(pci or []) or len(found.items)
     if gone:
         left = len([bdf for bdf in alive if bdf not in gone]) if found.items else max(0, len(pci or []) - len(gone))
-        return failed("%d of %s: %s fell off the bus" % (left, plural(whole_number, "GPU"), some(gone)), required)
+        return failed("%d of %s: %s fell off the bus" % (left, plural(whole_number, "GPU"), listed(gone, 4)), required)
     if pci is not None and expected and len(pci) < expected:
         return failed("%d of %s on PCI" % (len(pci), plural(expected, "GPU")), required)
     if found.items and pci is not None and len(found.items) < len(pci) and not found.why:
@@ -156,17 +157,17 @@ def count(node: Node, context: Context) -> Outcome:
         said = refusal(node)
         return failed(
             "%d of %s in nvidia-smi: %s missing%s"
-            % (len(found.items), plural(len(pci), "GPU"), some(missing), ": " + said if said else ""),
+            % (len(found.items), plural(len(pci), "GPU"), listed(missing, 4), ": " + said if said else ""),
             required,
         )
     if found.items and expected and len(found.items) < expected and not found.why:
         return failed("%d of %s in nvidia-smi" % (len(found.items), plural(expected, "GPU")), required)
     if not found.items or found.why:
         on_bus = "%d on PCI, " % len(pci) if pci else ""
-        return unsure(plain(on_bus + (found.why or "nvidia-smi was not read")), required)
+        return unsure(short(on_bus + (found.why or "nvidia-smi was not read")), required)
     if pci is None:
         return unsure(
-            "%d in nvidia-smi, PCI not read: %s" % (len(found.items), plain(node.why_unknown("gpu.pci") or "no list", 60)), required
+            "%d in nvidia-smi, PCI not read: %s" % (len(found.items), short(node.why_unknown("gpu.pci") or "no list", 60)), required
         )
     if len(pci) != len(found.items) or (expected and len(pci) != expected):
         return failed("%d in nvidia-smi, %d on PCI" % (len(found.items), len(pci)), required)
@@ -195,12 +196,12 @@ def model(node: Node, context: Context) -> Outcome:
     if known:
         kinds = counted(known)
         if len(kinds) > 1:
-            return failed(plain(", ".join("%d × %s" % (n, plain(name, 40)) for name, n in list(kinds.items())[:3])), required)
+            return failed(short(", ".join("%d × %s" % (n, short(name, 40)) for name, n in list(kinds.items())[:3])), required)
         if wanted and not re.search(r"\b%s\b" % wanted, known[0]):
-            return failed(plain(known[0], 60), required)
+            return failed(short(known[0], 60), required)
     if not known or len(known) < len(names) or found.why:
         return unsure(found.why or "a GPU without name", required)
-    return passed("%d × %s" % (len(known), plain(known[0], 60)), required)
+    return passed("%d × %s" % (len(known), short(known[0], 60)), required)
 
 
 def _is_daemon(comm: str) -> bool:
@@ -276,19 +277,19 @@ def idle(node: Node, context: Context) -> Outcome:
         names = [
             "%s (pid %s%s)"
             % (
-                plain(text(h, "comm") or "?", 20),
+                short(text(h, "comm") or "?", 20),
                 whole(h, "pid") or "?",
-                ", container %s" % plain(text(h, "container"), 12) if text(h, "container") else "",
+                ", container %s" % short(text(h, "container"), 12) if text(h, "container") else "",
             )
             for h in found.foreign
         ]
-        return failed(plain("held by " + some(names, 3, 60)), required)
+        return failed(short("held by " + listed(names, 3, 60)), required)
     if found.why:
         return unsure(found.why, required)
     if found.ours:
         return passed("held by our own service (%s)" % plural(len(found.ours), "process").replace("processs", "processes"), required)
     return passed(
-        "held by nobody" if not found.daemons else "held by %s only" % some(sorted({text(h, "comm") or "?" for h in found.daemons}), 3),
+        "held by nobody" if not found.daemons else "held by %s only" % listed(sorted({text(h, "comm") or "?" for h in found.daemons}), 3),
         required,
     )
 
@@ -411,8 +412,8 @@ def recovery_action(node: Node, context: Context) -> Outcome:
         if kind == "ignored":
             return "pass", ""
         if kind:
-            return "fail", plain(action, 40)
-        return "unknown", "recovery action %s" % plain(action, 40) if action else "recovery action not read"
+            return "fail", short(action, 40)
+        return "unknown", "recovery action %s" % short(action, 40) if action else "recovery action not read"
 
     return each(node, "None", rule, "none asked for")
 
@@ -448,7 +449,7 @@ def xid(node: Node, context: Context) -> Outcome:
     events = [_xid_event(node, line) for line in lines] + [_sxid_event(line) for line in node.items("gpu.sxid")]
     named = {text(line, "bdf") for line in lines if whole(line, "code") == 79}
     events += [
-        _Event(xids.CLASSES.index("reboot"), "%s fell off the bus" % plain(bdf, 20), "reboot", "RESTART_BM")
+        _Event(xids.CLASSES.index("reboot"), "%s fell off the bus" % short(bdf, 20), "reboot", "RESTART_BM")
         for bdf in fallen or []
         if bdf not in named
     ]
@@ -481,7 +482,7 @@ def _xid_event(node: Node, line: Mapping[str, Any]) -> _Event:
     if kind == "reset" and _dealt_with(node, line):
         kind, note = "application", ", over a day ago"
     index = whole(line, "index")
-    where = "GPU %d" % index if index is not None else plain(text(line, "bdf") or "?", 20)
+    where = "GPU %d" % index if index is not None else short(text(line, "bdf") or "?", 20)
     told = "Xid %d on %s%s: %s%s" % (code, where, " ×%d" % times if times > 1 else "", known.text, note)
     return _Event(xids.CLASSES.index(kind), told, kind, known.action)
 
@@ -505,7 +506,7 @@ def _sxid_event(line: Mapping[str, Any]) -> _Event:
     told = "%s SXid %s on NVSwitch %s" % (
         "fatal" if fatal else "non-fatal",
         code if code is not None else "?",
-        plain(text(line, "bdf") or "?", 20),
+        short(text(line, "bdf") or "?", 20),
     )
     return _Event(xids.CLASSES.index(kind), told, kind, "")
 
@@ -513,7 +514,7 @@ def _sxid_event(line: Mapping[str, Any]) -> _Event:
 def _listed(events: Sequence[_Event]) -> str:
     ordered = sorted(events, key=lambda event: -event.rank)
     more = "" if len(ordered) <= 2 else " and %d more" % (len(ordered) - 2)
-    return plain("; ".join(event.text for event in ordered[:2]), 105) + more
+    return short("; ".join(event.text for event in ordered[:2]), 105) + more
 
 
 @check(
@@ -579,7 +580,7 @@ def throttle(node: Node, context: Context) -> Outcome:
         reasons = words(gpu, "throttle")
         if reasons is None:
             return "unknown", "throttle reasons not read"
-        slow = [_SLOWDOWNS.get(reason, plain(reason, 30)) for reason in reasons]
+        slow = [_SLOWDOWNS.get(reason, short(reason, 30)) for reason in reasons]
         heat = whole(gpu, "temperature")
         return ("fail", ", ".join(slow[:3]) + (" at %d C" % heat if heat is not None else "")) if slow else ("pass", "")
 
@@ -634,11 +635,11 @@ def nvlink_matrix(node: Node, context: Context) -> Outcome:
         return skipped("the GPUs of this node have no NVLink")
     faults = _link_faults(node, context, links) or _cell_faults(names, cells, wanted)
     if faults:
-        return failed(plain("; ".join(faults)), required)
+        return failed(short("; ".join(faults)), required)
     if not why and found.items and len(names) < len(_answering(found)):
         why = "nvidia-smi topo -m shows %d of %s" % (len(names), plural(len(_answering(found)), "GPU"))
     if why or not found.items:
-        return unsure(plain(why or found.why), required)
+        return unsure(short(why or found.why), required)
     if len(names) < 2:
         return skipped("one GPU has no peer")
     return passed("NV%d between all %s" % (wanted, plural(len(names), "GPU")), required)
@@ -673,9 +674,9 @@ def _cell_faults(names: Sequence[str], cells: Sequence[Sequence[Optional[int]]],
         lost[i] = lost.get(i, 0) + 1
         lost[j] = lost.get(j, 0) + 1
     alone = [i for i, n in lost.items() if n > (len(names) - 1) // 2]
-    faults = ["%s lost NVLink to %d of %d peers" % (plain(names[i], 10), lost[i], len(names) - 1) for i in sorted(alone)]
+    faults = ["%s lost NVLink to %d of %d peers" % (short(names[i], 10), lost[i], len(names) - 1) for i in sorted(alone)]
     rest = [(i, j, n) for i, j, n in bad if i not in alone and j not in alone]
-    faults += ["%s-%s %s" % (plain(names[i], 10), plain(names[j], 10), "NV%d" % n if n else "no NVLink") for i, j, n in rest]
+    faults += ["%s-%s %s" % (short(names[i], 10), short(names[j], 10), "NV%d" % n if n else "no NVLink") for i, j, n in rest]
     return faults[:3] + (["%d more" % (len(faults) - 3)] if len(faults) > 3 else [])
 
 
@@ -690,7 +691,7 @@ def _link_faults(node: Node, context: Context, links: int) -> List[str]:
         expected = max(links, there or 0)
         if active is not None and active < expected:
             which = (
-                ", link %s" % some([str(n) for n in down], 3)
+                ", link %s" % listed([str(n) for n in down], 3)
                 if isinstance(down, list) and down and all(isinstance(n, int) for n in down)
                 else ""
             )

@@ -12,8 +12,6 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}\Z")
-LIMIT = 118
-"""Characters of a text that goes into one line of a report."""
 
 
 def text(table: Any, key: str) -> Optional[str]:
@@ -74,25 +72,6 @@ def version(value: Optional[str]) -> Tuple[int, ...]:
 def dotted(parts: Sequence[int]) -> str:
     """``(580,)`` → ``"580"``."""
     return ".".join(str(part) for part in parts)
-
-
-def plain(value: Any, limit: int = LIMIT) -> str:
-    """`value` as one line without control characters, cut at `limit` characters."""
-    line = value if isinstance(value, str) else str(value)
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in line[: 4 * limit])
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def some(names: Sequence[str], most: int = 4, width: int = 40) -> str:
-    """``a, b, c``; of more than `most` names only the first ones and how many more there are; each cut at `width`."""
-    shown = ", ".join(plain(name, width) for name in names[:most])
-    return shown if len(names) <= most else "%s and %d more" % (shown, len(names) - most)
-
-
-def plural(count: int, word: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return "%d %s%s" % (count, word, "" if count == 1 else "s")
 
 
 def counted(values: Sequence[str]) -> Dict[str, int]:

@@ -20,11 +20,16 @@ def short(text: Any, longest: int = LONGEST) -> str:
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
 
 
-def listed(names: Iterable[Any], most: int = 3) -> str:
-    """``a, b, c and 4 more``."""
-    words = [short(name, 40) for name in names]
+def listed(names: Iterable[Any], most: int = 3, width: int = 40) -> str:
+    """``a, b, c and 4 more``; each name cut at `width` characters."""
+    words = [short(name, width) for name in names]
     rest = len(words) - most
     return ", ".join(words[:most]) + (" and %d more" % rest if rest > 0 else "")
+
+
+def plural(count: int, word: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return "%d %s%s" % (count, word, "" if count == 1 else "s")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge, values
+from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge, values, wording
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import (
     OBSERVED_MAX,
     REGISTRY,
@@ -207,7 +207,7 @@ def test_values_have_the_asked_type_or_none(value: Any, key: str) -> None:
         assert hasattr(values.table(holder, key), "get")
         for found in (values.tables(holder, key), values.words(holder, key)):
             assert found is None or isinstance(found, list)
-    assert values.plain(value).isprintable() and len(values.plain(value)) <= values.LIMIT
+    assert wording.short(value).isprintable() and len(wording.short(value)) <= wording.LONGEST
 
 
 @given(st.text(max_size=20))
@@ -225,8 +225,8 @@ def test_versions(text: Any, parts: Any) -> None:
 
 
 def test_some_names_of_many() -> None:
-    assert values.some(["a", "b"]) == "a, b"
-    assert values.some(["a", "b", "c"], 2) == "a, b and 1 more"
-    assert values.plural(1, "GPU") == "1 GPU" and values.plural(2, "GPU") == "2 GPUs"
+    assert wording.listed(["a", "b"]) == "a, b"
+    assert wording.listed(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert wording.plural(1, "GPU") == "1 GPU" and wording.plural(2, "GPU") == "2 GPUs"
     assert values.counted(["a", "b", "a"]) == {"a": 2, "b": 1}
     assert values.dotted((580, 95)) == "580.95"
