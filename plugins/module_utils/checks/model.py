@@ -229,6 +229,10 @@ def _line(text: str) -> str:
     return text if len(text) <= OBSERVED_MAX else text[:OBSERVED_MAX - 1] + "…"
 
 
+LOOK_AGAIN = "Clear that reason, then look again: `ansible-playbook inferops.vllm.preflight --limit NODE`."
+"""What mends an unknown; the standing fix of a check mends a failure, and nobody knows yet that there is one."""
+
+
 def finding(rule: Check, node: str, outcome: Outcome) -> Finding:
     """A judged fact, in the form that reports, schemas and playbooks use."""
     bad = outcome.status in ("fail", "warn", "unknown")
@@ -241,7 +245,7 @@ def finding(rule: Check, node: str, outcome: Outcome) -> Finding:
         "required": _line(outcome.required),
         "read_from": outcome.read_from or rule.read_from,
         "why": (outcome.why or rule.why) if bad else "",
-        "fix": (outcome.fix or rule.fix) if bad else "",
+        "fix": (outcome.fix or (LOOK_AGAIN if outcome.status == "unknown" else rule.fix)) if bad else "",
         "source": rule.source,
     }
     if outcome.assumed:

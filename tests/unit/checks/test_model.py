@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge, values, wording
+from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge, model, values, wording
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import (
     OBSERVED_MAX,
     REGISTRY,
@@ -230,3 +230,11 @@ def test_some_names_of_many() -> None:
     assert wording.plural(1, "GPU") == "1 GPU" and wording.plural(2, "GPU") == "2 GPUs"
     assert values.counted(["a", "b", "a"]) == {"a": 2, "b": 1}
     assert values.dotted((580, 95)) == "580.95"
+
+
+def test_an_unknown_asks_to_look_again_and_a_failure_to_mend() -> None:
+    rule = next(iter(judge.checks()))
+    assert model.finding(rule, "n", model.failed("a", "b"))["fix"] == rule.fix
+    assert "inferops.vllm.preflight --limit NODE" in model.finding(rule, "n", model.unsure("hung"))["fix"]
+    assert model.finding(rule, "n", model.unsure("hung", fix="Do this."))["fix"] == "Do this."
+    assert model.finding(rule, "n", model.passed("a"))["fix"] == ""
