@@ -19,7 +19,7 @@ _ALREADY_SAID = ("base", "own")
 def summary(plan: Mapping[str, Any], where: str = "") -> List[Line]:
     """``[(text, colour name of Ansible or None)]``: refusals first, then each engine, warnings, and what was assumed."""
     page = _Page()
-    words = [str(plan[key]) for key in ("hardware", "strategy", "interconnect") if plan.get(key)]
+    words = [plain(plan[key]) for key in ("hardware", "strategy", "interconnect") if plan.get(key)]
     page.add("")
     if plan["refused"]:
         page.add("PLAN REFUSED   " + ", ".join(words), "red")
@@ -50,7 +50,8 @@ class _Page:
         self.lines: List[Line] = []
 
     def add(self, text: str, color: Optional[str] = None) -> None:
-        self.lines.append((cut(plain(text) if not text.startswith(" ") else " " * (len(text) - len(text.lstrip())) + plain(text), WIDTH).rstrip(), color))
+        """`text` holds no words of others, or such as have passed plain()."""
+        self.lines.append((cut(text, WIDTH).rstrip(), color))
 
     def wrapped(self, first: str, text: str, color: Optional[str] = None) -> None:
         for position, line in enumerate(wrap(plain(text), WIDTH - len(first))):
@@ -85,7 +86,7 @@ def _engines(page: _Page, plan: Mapping[str, Any]) -> None:
     for name, entry in nodes.items():
         if entry["role"] == "router":
             page.add("")
-            page.add("ROUTER   %s" % name, "bright blue")
+            page.add("ROUTER   %s" % plain(name), "bright blue")
             page.wrapped("  serves ", str(entry["health_url"]).rsplit("/", 1)[0])
 
 

