@@ -32,7 +32,7 @@ root=$work/installed/ansible_collections/inferops/vllm
 (cd "$root" && git init -q . && git add -A && git -c user.name=t -c user.email=t@example.com commit -qm artefact) >/dev/null
 run() { (cd "$root" && LC_ALL=C.UTF-8 ansible-test sanity --python "$python" "$@"); }
 if ! run >"$work/sanity.log" 2>&1; then
-  grep -E '^(ERROR|FATAL|WARNING: .*sanity|import|no-|pylint|validate)' "$work/sanity.log" >&2 || tail -n 80 "$work/sanity.log" >&2
+  grep -A9 -E '^(ERROR|FATAL)' "$work/sanity.log" >&2 || tail -n 80 "$work/sanity.log" >&2
   exit 1
 fi
 

@@ -29,7 +29,7 @@ def whole(table: Any, key: str) -> Optional[int]:
 def number(table: Any, key: str) -> Optional[float]:
     """Number at `key`; a truth value, infinity and not-a-number are none."""
     value = table.get(key) if isinstance(table, dict) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) > 1e300:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e300:
         return None
     return float(value)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import xml.etree.ElementTree as ElementTree
 from typing import Any, Dict, List, Optional, Tuple
+from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from .reader import Ran

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from typing import Any, Dict, List, Mapping
+from xml.etree import ElementTree
 
 from .groups import CLUSTER, blocks, rank
 from .text import xml_safe
