@@ -22,6 +22,8 @@ import yaml
 from ansible_collections.inferops.vllm.plugins.module_utils.checks import judge as judging
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import SECTIONS, Options, gather
+from ansible_collections.inferops.vllm.plugins.module_utils.plan.build import build
+from ansible_collections.inferops.vllm.plugins.module_utils.plan.render import files
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
 from tests.costume import Spec, dress
 
@@ -131,8 +133,24 @@ def live_facts() -> None:
         line("node_facts, %d commands hanging" % len(names), seconds, 3.0 + 3.0, "s", "timeout 3 s; %d parts unknown" % len(unknown))
 
 
+def plan_72() -> None:
+    """CPU seconds to plan 72 nodes with facts and to render all their files, the slowest of the usual shapes."""
+    facts = {hardware: [gather(dress(Spec("node-%d" % i, hardware, i)), Options(image=IMAGE)) for i in range(1, 73)] for hardware in ("b300", "gb300")}
+    slowest, which, size = 0.0, "", 0
+    for hardware, strategy in (("b300", "single_node_tp"), ("b300", "multi_node_dep"), ("gb300", "multi_node_dep")):
+        nodes = [Node("node-%02d" % i, one, {"groups": ["vllm_nodes"]}) for i, one in enumerate(facts[hardware], 1)]
+        started = time.process_time()
+        made = files(build({"vllm_hardware": hardware, "vllm_strategy": strategy}, nodes))
+        seconds = time.process_time() - started
+        if len(made) != 1 + 72 * 3:
+            sys.exit("the plan of 72 %s nodes was refused" % hardware)
+        if seconds > slowest:
+            slowest, which, size = seconds, "%s %s" % (hardware, strategy), len(made["plan.json"]) // 1024
+    line("plan for 72 nodes", slowest, 1.0, "s CPU", "%s; plan.json %d KB" % (which, size))
+
+
 BENCHMARKS: Dict[str, Callable[[], Any]] = {
-    "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200,
+    "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200, "plan": plan_72,
 }
 
 

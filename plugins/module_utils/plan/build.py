@@ -19,7 +19,7 @@ from . import overrides, recipe, versions
 from .fit import fit, nodes_needed
 from .flags import VERSION as FLAGS_VERSION
 from .flags import render
-from .network import Fallback, Place, Refusal, clique, fallback, hcas, host_port, place
+from .network import Fallback, Place, Refusal, clique, fallback, hcas, host_port, items, place
 from .profiles import HARDWARE, MODELS, STRATEGIES, Hardware, Model, Strategy, memory_share, minimum_gpus, unsupported
 from .recipe import Layer
 from .resolve import DECLARED, InputError, contradictions, features, hardware_of, resolve
@@ -41,6 +41,7 @@ class Words(NamedTuple):
     """Declared words that are not part of a Context, checked."""
 
     features: Tuple[str, ...]
+    version: versions.Version
     model: str
     revision: str
     weights_path: str
@@ -161,6 +162,7 @@ def _words(declared: Mapping[str, Any]) -> Words:
     known = profile if isinstance(profile, str) and profile in MODELS else "kimi_k3"
     return Words(
         features=features(declared, known),
+        version=_declared_version(declared, MODELS[known]),
         model=_matching(declared, "vllm_model", _MODEL, "an id on the Hugging Face hub or an absolute path"),
         revision=_matching(declared, "vllm_revision", _REVISION, "a commit of the model's repository"),
         weights_path=_matching(declared, "vllm_weights_path", _PATH, "an absolute path") or DEFAULT_WEIGHTS,
@@ -171,6 +173,19 @@ def _words(declared: Mapping[str, Any]) -> Words:
         flags=overrides.flags(declared.get("vllm_overrides")),
         env=overrides.env(declared.get("vllm_env_overrides")),
     )
+
+
+def _declared_version(declared: Mapping[str, Any], model: Model) -> versions.Version:
+    value = declared.get("vllm_version")
+    if value in (None, "", "auto"):
+        return ()
+    found = versions.parse(value)
+    lowest = versions.word(model.vllm_min)
+    if not found:
+        raise InputError("vllm_version: %s is not a version such as %s (in quotes), or auto" % (short(repr(value), 60), lowest))
+    if found < model.vllm_min:
+        raise InputError("vllm_version: %s is older than %s, the first that runs %s" % (short(repr(value), 60), lowest, model.title))
+    return found
 
 
 def _matching(declared: Mapping[str, Any], variable: str, pattern: re.Pattern[str], what: str) -> str:
@@ -458,8 +473,7 @@ class _Plan:
 
     # -- versions, image -------------------------------------------------------------------------------------
     def _version(self) -> None:
-        declared = versions.parse(self.context.image.rsplit(":v", 1)[-1]) if self.context.sources.get("vllm_image", "").startswith(
-            "from vllm_version") else ()
+        declared = self.words.version
         found: Dict[str, versions.Version] = {}
         for node in self.nodes:
             image = node.get("container.image")
@@ -501,7 +515,7 @@ class _Plan:
             image = node.get("container.image")
             if not isinstance(image, dict) or image.get("name") != self.context.image or not image.get("present"):
                 continue
-            for digest in image.get("digests") or ():
+            for digest in items(image.get("digests")):
                 if re.match(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,200}@sha256:[0-9a-f]{64}\Z", str(digest)):
                     found.setdefault(str(digest), []).append(node.name)
         if len(found) == 1:
@@ -590,7 +604,7 @@ class _Plan:
             argv += render(name, value)
         return {
             "role": role, "rank": rank, "engine": engine.name, "argv": argv, "env": dict(draft.env), "image": self.image,
-            "container": self._container(draft, node), "container_engine": self.words.container, "ports": ports, "address": where.address,
+            "container": self._container(draft, engine, node), "container_engine": self.words.container, "ports": ports, "address": where.address,
             "health_url": url or None, "stop_seconds": self.words.shutdown + 30, "reasons": draft.reasons(),
         }
 
@@ -669,7 +683,7 @@ class _Plan:
     def _between(self, draft: _Draft, engine: Engine, node: Node, dmabuf: Optional[Fallback]) -> None:
         """Interconnect: what the recipe leaves to the reader."""
         context, where = self.context, self.places[node.name]
-        spans = len(engine.nodes) > 1 or engine.pool
+        spans = _spans(engine)
         if spans:
             draft.set("VLLM_HOST_IP", where.address, "addresses", "from %s; unset or loopback, both sides hang after the weights" % where.told)
             interface = where.interface or "IFACE_OF_%s" % node.name
@@ -677,7 +691,7 @@ class _Plan:
             if context.hardware != "cpu":
                 draft.set("NCCL_SOCKET_IFNAME", "=" + interface, "strategy %s" % context.strategy, "exactly this interface: without = NCCL takes a prefix")
         if not self.nvidia:
-            if context.needs_rdma:
+            if context.needs_rdma and spans:
                 self._hca_list(draft, node)
             return
         backend = recipe.ALL2ALL.get(context.interconnect)
@@ -688,7 +702,7 @@ class _Plan:
                 draft.set(name, value, "interconnect nvlink", "NVLink between the nodes")
             for name in recipe.RDMA_ONLY:
                 draft.drop(name, "interconnect nvlink", "left out: it is for RDMA, and the nodes exchange over NVLink")
-        if context.needs_rdma:
+        if context.needs_rdma and spans:
             for name in recipe.NVLINK_ONLY:
                 draft.drop(name, "interconnect rdma", "left out: it is for NVLink between nodes")
             if dmabuf is not None and dmabuf.needed:
@@ -796,7 +810,7 @@ class _Plan:
             made["side_channel"] = _number(draft.env.get("VLLM_NIXL_SIDE_CHANNEL_PORT"), recipe.PORTS["side_channel_" + pool])
         return made
 
-    def _container(self, draft: _Draft, node: Node) -> List[str]:
+    def _container(self, draft: _Draft, engine: Engine, node: Node) -> List[str]:
         assert self.row is not None
         made = list(recipe.CONTAINER_BASE)
         kind = self.row.vendor
@@ -807,10 +821,10 @@ class _Plan:
             draft.note(" ".join(recipe.CONTAINER_GPUS[kind]), "container", "by CDI, which names the driver's files itself" if kind == "cdi"
                        else "CDI is not known to be on in the engine")
         made += recipe.CONTAINER_GPUS[kind]
-        if self.context.needs_rdma:
+        if self.context.needs_rdma and _spans(engine):
             made += recipe.CONTAINER_RDMA
             draft.note("/dev/infiniband, memlock, IPC_LOCK", "container", "RDMA needs them; the recipe's --privileged gives far more")
-        if self.context.needs_mnnvl and self.nvidia:
+        if self.context.needs_mnnvl and self.nvidia and _spans(engine):
             made += recipe.CONTAINER_IMEX
             draft.note("IMEX channel 0", "container", "NVLink between nodes needs it")
         made += ["--volume", "%s:%s" % (self.words.weights_path, self.words.weights_path)]
@@ -852,6 +866,11 @@ class _Plan:
         for variable, told in self.context.sources.items():
             if told != DECLARED and variable in ("vllm_hardware", "vllm_strategy", "vllm_interconnect"):
                 self.assumed.append("%s: %s" % (variable, told))
+
+
+def _spans(engine: Engine) -> bool:
+    """Something moves between this engine's nodes, or between its pool and the other."""
+    return len(engine.nodes) > 1 or bool(engine.pool)
 
 
 def _number(value: Any, otherwise: int) -> int:

@@ -47,17 +47,22 @@ def host_port(address: str, port: int) -> str:
 def ip(value: Any) -> str:
     """`value` as an IP address in its usual form, empty when it is none."""
     try:
-        return str(ipaddress.ip_address(str(value).split("/")[0].strip()))
+        return str(ipaddress.ip_address(str(value).partition("/")[0].strip()))
     except ValueError:
         return ""
+
+
+def items(value: Any) -> Sequence[Any]:
+    """`value` when it is a list, else an empty one."""
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def addresses(node: Node) -> Dict[str, List[str]]:
     """Interface → IP addresses that were read on the node; ``{}`` when none were."""
     value = node.get("host.addresses")
     found: Dict[str, List[str]] = {}
-    for name, items in value.items() if isinstance(value, dict) else ():
-        plain = [ip(item) for item in items] if isinstance(items, (list, tuple)) else []
+    for name, given in value.items() if isinstance(value, dict) else ():
+        plain = [ip(item) for item in items(given)]
         if any(plain):
             found[str(name)] = [item for item in plain if item]
     return found
@@ -72,7 +77,7 @@ def place(node: Node, several: bool) -> Place:
     address, told = _address(node, here, interface, several, wrong, assumed)
     if address and not wrong:
         _unusable(node, address, several, wrong)
-    holder = next((name for name, items in here.items() if address in items), "") if address else ""
+    holder = next((name for name, known in here.items() if address in known), "") if address else ""
     if address and here and not holder and told == "vllm_host_ip" and not wrong:
         wrong.append(("vllm_host_ip %s is not an address of %s" % (address, node.name), [
             "vllm_host_ip: %s" % address, "addresses of %s: %s" % (node.name, _shown(here))]))
@@ -107,7 +112,7 @@ def _declared_interface(node: Node, here: Mapping[str, List[str]], wrong: List[R
 def _address(node: Node, here: Mapping[str, List[str]], interface: str, several: bool, wrong: List[Refusal],
              assumed: List[str]) -> Tuple[str, str]:
     value = node.declared.get("host_ip")
-    resolved = [ip(item) for item in node.declared.get("resolved") or () if ip(item)]
+    resolved = [ip(item) for item in items(node.declared.get("resolved")) if ip(item)]
     if value not in (None, ""):
         if ip(value):
             return ip(value), "vllm_host_ip"
@@ -155,13 +160,13 @@ def _loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def _first(items: Sequence[str]) -> str:
+def _first(known: Sequence[str]) -> str:
     """The first IPv4 address, else the first of all."""
-    return next((item for item in items if ":" not in item), items[0])
+    return next((item for item in known if ":" not in item), known[0])
 
 
 def _shown(here: Mapping[str, List[str]]) -> str:
-    return listed(("%s %s" % (name, ", ".join(items)) for name, items in here.items()), 12)
+    return listed(("%s %s" % (name, ", ".join(known)) for name, known in here.items()), 12)
 
 
 # -- HCAs ------------------------------------------------------------------------------------------------------
@@ -187,7 +192,7 @@ def hcas(node: Node, context: Context, most: int) -> Hcas:
     left = dict(compute.others)
     count = 0
     for hca in compute.hcas:
-        ports = [port for port in hca.get("ports") or () if isinstance(port, dict)]
+        ports = [port for port in items(hca.get("ports")) if isinstance(port, dict)]
         alive = [port for port in ports if port.get("state") == "ACTIVE" and port.get("phys", "LinkUp") == "LinkUp"]
         name = str(hca.get("name"))
         if not alive:

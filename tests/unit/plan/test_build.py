@@ -289,6 +289,12 @@ def test_a_listen_address_of_its_own_and_ipv6() -> None:
     assert plan["nodes"]["n1"]["health_url"] == "http://[2001:db8::2]:8000/health" and flags(plan["nodes"]["n1"])["--host"] == "2001:db8::2"
 
 
+def test_a_multi_node_strategy_on_one_node_has_nothing_between_nodes() -> None:
+    entry = sound([dressed(1)], hardware="b300", strategy="multi_node_tep", interconnect="rdma")["nodes"]["n1"]
+    assert not {"VLLM_HOST_IP", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME"} & set(entry["env"]) and "/dev/infiniband" not in entry["container"]
+    assert not {"--nnodes", "--all2all-backend"} & set(flags(entry)) and flags(entry)["--tensor-parallel-size"] == "8"
+
+
 # -- ranks -----------------------------------------------------------------------------------------------------
 def test_declared_ranks_and_heads_win_over_the_inventorys_order() -> None:
     plan = sound([node(1, rank=1), node(2, rank="0")], hardware="b300", strategy="multi_node_tp", interconnect="rdma")
@@ -318,6 +324,11 @@ def test_the_version_in_the_nodes_image_moves_the_plan() -> None:
     facts = {"container": {"image": {"name": "vllm/vllm-openai-rocm:kimi-k3", "present": True, "vllm": "0.32.1"}}}
     plan = sound([node(1, facts)], hardware="mi355x", strategy="single_node_tp")
     assert plan["vllm_version"] == "0.32.1" and plan["nodes"]["n1"]["env"]["VLLM_ROCM_USE_AITER_MOE_SITUV2"] == "a8w4"
+
+
+def test_a_declared_version_holds_for_a_declared_image_too() -> None:
+    entry = sound(cluster(1), hardware="mi355x", strategy="single_node_tp", image="registry.example/vllm:ours", version="0.32.0")["nodes"]["n1"]
+    assert entry["image"] == "registry.example/vllm:ours" and "VLLM_ROCM_USE_AITER_MOE_SITUV2" in entry["env"]
 
 
 def test_a_version_beyond_the_table_is_planned_and_said() -> None:

@@ -4,11 +4,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
+from ansible_collections.inferops.vllm.plugins.module_utils.plan import render
+from ansible_collections.inferops.vllm.plugins.module_utils.plan.build import build
 from tests.unit.plan.cluster import cluster, dressed, flags, node, planned, pools, sound, whys
 
 
@@ -248,6 +253,7 @@ def test_the_rust_frontend_is_refused_on_cpu() -> None:
 # -- words and overrides -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("words,expected", [
     ({"hardware": "b3000"}, "vllm_hardware: 'b3000' is not one of"),
+    ({"version": "latest", "image": "a:b"}, "vllm_version: 'latest' is not a version"), ({"version": "0.26"}, "is older than 0.27.1"),
     ({"port": 0}, "vllm_port: 0 is not a whole number from 1 to 65535"), ({"port": "many"}, "vllm_port"), ({"port": True}, "vllm_port"),
     ({"shutdown_timeout": -1}, "vllm_shutdown_timeout"), ({"engine": "lxc"}, "vllm_engine: 'lxc' is not one of docker, podman"),
     ({"weights_path": "relative"}, "vllm_weights_path"), ({"weights_path": "/a/../b"}, "vllm_weights_path"), ({"model": "a b"}, "vllm_model"),
@@ -298,3 +304,59 @@ def test_a_share_of_ones_own_is_in_the_arithmetic() -> None:
 def test_a_refusal_keeps_what_was_decided_so_far() -> None:
     plan = planned(cluster(1), hardware="b200", strategy="single_node_tp")
     assert plan["engines"][0]["nodes"] == ["n1"] and plan["hardware"] == "b200" and len(whys(plan)) == 1
+
+
+# -- hostile facts -----------------------------------------------------------------------------------------------
+junk = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
+PATHS = ("host.addresses", "rdma.hcas", "rdma.default_route", "gpu.gpus", "gpu.pci", "gpu.topology", "gpudirect.peermem", "gpudirect.errno524",
+         "gpudirect.dmabuf", "container.image", "container.cdi", "container.docker", "fabric.sw_mng")
+
+
+@given(st.dictionaries(st.sampled_from(PATHS), junk, max_size=6), st.dictionaries(
+    st.sampled_from(["host_ip", "interface", "rank", "role", "listen", "ansible_host", "resolved", "groups"]), junk, max_size=4),
+    st.sampled_from(["multi_node_dep", "single_node_tp", "pd_cluster", "auto"]))
+@settings(deadline=None)
+def test_any_facts_and_host_variables_give_a_plan_or_a_refusal(found: Dict[str, Any], declared: Dict[str, Any], strategy: str) -> None:
+    facts: Dict[str, Any] = {}
+    for path, value in found.items():
+        section, key = path.split(".")
+        facts.setdefault(section, {})[key] = value
+    nodes = [Node("n1", facts, {"groups": ["vllm_nodes"], "host_ip": "10.0.0.1", **declared}), node(2)]
+    plan = planned(nodes, hardware="b300", strategy=strategy, interconnect="auto")
+    assert bool(plan["refused"]) != bool(plan["nodes"])
+    json.dumps(plan)
+    for name, text in render.files(plan).items():
+        assert name == "plan.json" or "\x1b" not in text
+
+
+@given(st.dictionaries(st.sampled_from(["vllm_" + word for word in (
+    "profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version", "model", "revision", "weights_path", "port",
+    "shutdown_timeout", "engine", "router_image", "overrides", "env_overrides")]), junk, max_size=5))
+@settings(deadline=None)
+def test_any_words_give_a_plan_or_a_refusal(words: Dict[str, Any]) -> None:
+    plan = build({"vllm_hardware": "b300", **words}, cluster(2))
+    assert bool(plan["refused"]) != bool(plan["nodes"])
+    json.dumps(plan)
+
+
+@given(st.data(), st.sampled_from(["b300", "gb300"]))
+@settings(deadline=None, max_examples=150)
+def test_real_looking_facts_with_a_wrong_piece_give_a_plan_or_a_refusal(data: Any, hardware: str) -> None:
+    facts = json.loads(json.dumps({key: value for key, value in dressed(1, hardware, ["errno_524"]).facts.items() if key in (
+        "host", "rdma", "gpu", "gpudirect", "container", "fabric")}))
+    for _round in range(data.draw(st.integers(1, 3))):
+        place: Any = facts
+        for _depth in range(data.draw(st.integers(1, 6))):
+            keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+            key = data.draw(st.sampled_from(keys))
+            if not isinstance(place[key], (dict, list)) or not place[key]:
+                break
+            parent, place = place, place[key]
+        else:
+            place, key = parent, key
+        place[key] = data.draw(junk)
+    nodes = [Node("n%d" % index, facts if index == 1 else dressed(index, hardware).facts, {"groups": ["vllm_nodes"]}) for index in (1, 2, 3, 4)]
+    plan = planned(nodes, hardware=hardware, strategy="multi_node_dep")
+    assert bool(plan["refused"]) != bool(plan["nodes"])
+    json.dumps(plan)
