@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from . import lab, machine
 from .errors import CannotRunHere, LabError
@@ -33,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("status", help="say what is there, as JSON")
     verbs.add_parser("inventory", help="print the inventory of the running lab")
     verbs.add_parser("build-image", help="build the vLLM image into the cache, print what it is")
+    dress = verbs.add_parser("dress", help="dress a running node as GPU hardware")
+    dress.add_argument("node", metavar="NODE")
+    dress.add_argument("--hardware", default="b300", metavar="NAME", help="h100, h200, b200, b300, gb200, gb300 (b300)")
+    dress.add_argument("--fault", action="append", default=[], metavar="NAME", help="fault to show, may be given often")
+    dress.add_argument("--sticky", action="append", default=[], metavar="NAME", help="fault that a reboot does not mend")
+    verbs.add_parser("undress", help="take the costume off").add_argument("node", metavar="NODE")
     packages = verbs.add_parser("packages", help="list the system packages the lab needs")
     packages.add_argument("--install", action="store_true", help="install those that are missing")
     return parser
@@ -53,6 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _costume() -> ModuleType:
+    """The module that dresses nodes. It needs the collectors, so it is imported late: `down` has to work without them."""
+    sys.path.insert(0, str(REPOSITORY / "collections"))
+    return importlib.import_module(".costume", __package__)
+
+
 def _run(args: argparse.Namespace, settings: Settings) -> None:
     if args.verb == "up":
         nodes = [settings.container_node(n) for n in range(1, args.nodes + 1)]
@@ -61,11 +75,21 @@ def _run(args: argparse.Namespace, settings: Settings) -> None:
         machines = [f"vm{n}" for n in range(1, args.vms + 1)]
         lab.up(settings, nodes, machines, not args.no_image, _say)
         print(settings.inventory.read_text(encoding="utf-8"), end="")
-        _say(f"ansible-playbook -i {settings.inventory.parent.relative_to(REPOSITORY)} …")
+        place = settings.inventory.parent
+        _say(f"ansible-playbook -i {place.relative_to(REPOSITORY) if place.is_relative_to(REPOSITORY) else settings.inventory} …")
     elif args.verb == "down":
         if reason := machine.obstacle(find=lambda _: "not asked for"):
             raise CannotRunHere(reason)
         lab.down(settings, _say)
+    elif args.verb == "dress":
+        costume = _costume()
+        try:
+            costume.dress(settings, args.node, args.hardware, args.fault + args.sticky, sticky=args.sticky)
+        except ValueError as err:
+            raise LabError(str(err)) from err
+        _say(f"{args.node} is dressed as {', '.join([args.hardware, *args.fault, *args.sticky])}")
+    elif args.verb == "undress":
+        _costume().undress(settings, args.node)
     elif args.verb == "status":
         print(json.dumps(lab.status(settings), indent=1))
     elif args.verb == "inventory":

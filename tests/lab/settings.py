@@ -88,6 +88,9 @@ class Settings:
 
     @property
     def inventory(self) -> Path:
+        """Where the inventory is written; INFEROPS_LAB_INVENTORY names another file, for a second lab beside the first."""
+        if named := os.environ.get("INFEROPS_LAB_INVENTORY"):
+            return Path(named)
         return REPOSITORY / "inventories" / "lab" / "generated.yml"
 
     def container_node(self, number: int) -> Node:
