@@ -21,6 +21,7 @@ from ..module_utils.plan import build as planning
 from ..module_utils.plan.network import addresses, ip
 from ..module_utils.plan.render import files, unit_name
 from ..plugin_utils.plan_text import summary
+from .judge import facts_of
 
 display = Display()
 
@@ -90,8 +91,7 @@ def inventory_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
         host = hostvars[name]
         read = host.get(register)
         read = read if isinstance(read, Mapping) else {}
-        found = read.get("ansible_facts")
-        facts = found.get("vllm_node") if isinstance(found, Mapping) else None
+        facts = facts_of(read)
         declared: Dict[str, Any] = {
             "host_ip": host.get("vllm_host_ip"), "interface": host.get("vllm_interface"), "groups": list(host.get("group_names") or []),
             "listen": host.get("vllm_listen_address"), "rank": host.get("vllm_rank"), "role": host.get("vllm_role"),

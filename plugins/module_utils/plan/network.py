@@ -12,12 +12,9 @@ from ..checks.gpudirect import peermem_loaded, refused
 from ..checks.model import Context, Node
 from ..checks.rdma import compute_hcas
 from ..checks.wording import listed, short
+from .notes import Refusal
 
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}\Z")
-
-Refusal = Tuple[str, List[str]]
-"""Why, and the facts that say so."""
-
 
 class Place(NamedTuple):
     """Where a node is reached.

@@ -153,7 +153,8 @@ def test_the_router_knows_the_prefill_head_and_every_decode_node() -> None:
     router = sound(pools(2, 2), hardware="b300", strategy="pd_cluster", interconnect="rdma")["nodes"]["n5"]
     assert router["argv"] == [
         "vllm-router", "--policy", "round_robin", "--vllm-pd-disaggregation", "--prefill", "http://10.0.0.1:8001", "--decode", "http://10.0.0.3:8002",
-        "--decode", "http://10.0.0.4:8002", "--host", "10.0.0.5", "--port", "30000", "--intra-node-data-parallel-size", "1"]
+        "--decode", "http://10.0.0.4:8002", "--host", "10.0.0.5", "--port", "30000", "--intra-node-data-parallel-size", "1",
+        "--worker-startup-timeout-secs", "3600"]
     assert router["health_url"] == "http://10.0.0.5:30000/health"
 
 

@@ -50,15 +50,28 @@ def commands() -> List[Dict[str, Any]]:
     return list(made.values())
 
 
+WRONG: List[Dict[str, Any]] = [
+    {"name": "wrong flag", "argv": ["m", "--swap-space", "4"], "env": {}, "sim": "sm100", "gpus": 8, "stage": "args"},
+    {"name": "wrong choice", "argv": ["m", "--kv-cache-dtype", "fp7"], "env": {}, "sim": "sm100", "gpus": 8, "stage": "args"},
+    {"name": "wrong combination", "argv": ["m", "--trust-remote-code", "--tensor-parallel-size", "8", "--kv-transfer-config",
+                                           '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'],
+     "env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "sim": "sm90", "gpus": 8, "stage": "config"},
+    {"name": "wrong variable", "argv": ["m"], "env": {"VLLM_PREFIX_CACHE_RETENTION_INTERVAL": "0"}, "sim": "sm100", "gpus": 8, "stage": "args"},
+]
+"""What vLLM refuses, or in the last case does not know: the judge must tell."""
+
+
 def test_vllm_accepts_every_command(tmp_path: pathlib.Path) -> None:
     cases = commands()
     assert len(cases) > 100
     batch = tmp_path / "cases.json"
-    batch.write_text(json.dumps(cases))
+    batch.write_text(json.dumps(cases + WRONG))
     env = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHONPATH"))}
     done = subprocess.run([PYTHON, str(TOOL), "--batch", str(batch)], capture_output=True, text=True, check=False, timeout=3000, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "cases.result.json").read_text())
+    wrong = {case["name"]: results.pop(case["name"]) for case in WRONG}
+    assert [name for name, found in wrong.items() if found.get("ok")] == ["wrong variable"] and wrong["wrong variable"]["unknown_env"]
     assert set(results) == {case["name"] for case in cases}
     bad = ["%s: %s %s" % (name, found.get("stage"), found.get("error")) for name, found in results.items() if not found.get("ok")]
     strange = ["%s: unknown variables %s" % (name, found["unknown_env"]) for name, found in results.items() if found.get("unknown_env")]

@@ -296,6 +296,11 @@ def test_overrides_come_last_and_null_takes_away() -> None:
     assert layers["--max-model-len"] == "vllm_overrides" and layers["NCCL_DEBUG"] == "vllm_env_overrides"
 
 
+def test_prefix_caching_is_stated_though_its_flag_is_taken_out() -> None:
+    entry = sound(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"enable-prefix-caching": None})["nodes"]["n1"]
+    assert "--no-enable-prefix-caching" in entry["argv"]
+
+
 def test_a_share_of_ones_own_is_in_the_arithmetic() -> None:
     text = refusal(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"gpu-memory-utilization": 0.7})
     assert "1 × 2,144 GB × 0.7 = 1,501 GB" in text
