@@ -180,8 +180,8 @@ class _Plan:
             self.notes.refuse(text, "vllm_interconnect: %s" % context.interconnect, "vllm_hardware: %s" % context.hardware)
         if self.strategy.span == "pools" and self.row.family == "hopper":
             self.notes.refuse("pd_cluster does not start on %s" % context.hardware,
-                        "the decode pool is data and expert parallel, which the recipe does not support on Hopper",
-                        "Hopper is served with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and vLLM refuses the NixlConnector with it")
+                              "the decode pool is data and expert parallel, which the recipe does not support on Hopper",
+                              "Hopper is served with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and vLLM refuses the NixlConnector with it")
         for name in self.words.features:
             families = recipe.FEATURE_FAMILIES.get(name, ())
             if families and self.row.family not in families:
@@ -208,7 +208,7 @@ class _Plan:
             inside = [group for group in GROUPS[1:] if group in _groups(node)]
             if len(inside) > 1:
                 self.notes.refuse("%s is in %s, and a host runs one service" % (node.name, " and ".join(inside)),
-                            "give the machine a second name in the inventory (ansible_host), if it shall run both")
+                                  "give the machine a second name in the inventory (ansible_host), if it shall run both")
 
     def _replicas(self, engines: Sequence[Engine]) -> None:
         if self.strategy.span == "one" and len(engines) > 1:
@@ -224,7 +224,7 @@ class _Plan:
         for node, memory in known:
             if not memory.assumed and memory.gpus != row.gpus:
                 self.notes.refuse("%s has %d working GPUs, and the plan needs %d" % (node.name, memory.gpus or 0, row.gpus),
-                            "nvidia-smi on %s: %d GPUs" % (node.name, memory.gpus or 0), "%s: %d GPUs a node" % (row.name, row.gpus))
+                                  "nvidia-smi on %s: %d GPUs" % (node.name, memory.gpus or 0), "%s: %d GPUs a node" % (row.name, row.gpus))
         for node, memory in memories:
             if memory.gpus is None or memory.assumed:
                 self.notes.assume("GPUs and their memory were not looked at on %s: taken as " + row.title, node.name)
@@ -262,9 +262,9 @@ class _Plan:
         for node in self.nodes:
             found, _how = hardware_of(node)
             if found and found != self.context.hardware:
-                self.notes.refuse("%s is %s, and the plan is for %s" % (node.name, found, self.context.hardware),
-                            "GPUs of %s: %s" % (node.name, found), "vllm_hardware: %s%s" % (self.context.hardware, "" if self.context.sources.get(
-                                "vllm_hardware") == DECLARED else " (%s)" % self.context.sources.get("vllm_hardware")))
+                how = self.context.sources.get("vllm_hardware", "")
+                self.notes.refuse("%s is %s, and the plan is for %s" % (node.name, found, self.context.hardware), "GPUs of %s: %s" % (node.name, found),
+                                  "vllm_hardware: %s%s" % (self.context.hardware, "" if how == DECLARED else " (%s)" % how))
         silent: Dict[str, List[str]] = {}
         for node in self.nodes:
             if not node.facts:
@@ -290,7 +290,7 @@ class _Plan:
                     ("%s %s" % (name, versions.word(version)) for name, version in found.items()), 4)))
             if declared and declared[:2] != best[0][:2]:
                 self.notes.refuse("vllm_version says %s, and %s holds %s" % (versions.word(declared), self.context.image, versions.word(best[0])),
-                            "vllm_version: %s" % versions.word(declared), "image on %s: vLLM %s" % (
+                                  "vllm_version: %s" % versions.word(declared), "image on %s: vLLM %s" % (
                                 next(name for name, version in found.items() if version == best[0]), versions.word(best[0])))
             self.version = best[0]
             if self.version < self.model.vllm_min:
@@ -349,7 +349,7 @@ class _Plan:
                 address = self.places[node.name].address
                 if address and address in seen and len(engine.nodes) > 1:
                     self.notes.refuse("%s and %s have the same address" % (seen[address], node.name), "address of %s: %s" % (seen[address], address),
-                                "address of %s: %s" % (node.name, address))
+                                      "address of %s: %s" % (node.name, address))
                 seen[address] = node.name
 
     def _interconnect(self, engines: Sequence[Engine]) -> None:
@@ -364,7 +364,7 @@ class _Plan:
                 self.notes.refuse("NCCL_DMABUF_ENABLE=0 is needed and not allowed: nvidia_peermem is not loaded on every node", cause, *facts)
             elif found.needed and given not in (None, "0"):
                 self.notes.refuse("NCCL_DMABUF_ENABLE=%s cannot work: dma-buf was refused on %s" % (given, listed(found.needed, 3)),
-                            "vllm_env_overrides: NCCL_DMABUF_ENABLE=%s" % given, "kernel log: %s" % found.evidence)
+                                  "vllm_env_overrides: NCCL_DMABUF_ENABLE=%s" % given, "kernel log: %s" % found.evidence)
         if context.needs_mnnvl and self.nvidia:
             for engine in engines:
                 cliques = {node.name: clique(node) for node in engine.nodes}
@@ -376,13 +376,13 @@ class _Plan:
                 continue
             if name in recipe.NVLINK_ONLY and not context.needs_mnnvl:
                 self.notes.refuse("%s is for NVLink between nodes, and this plan has none" % name, "vllm_env_overrides: %s=%s" % (name, self.words.env[name]),
-                            "vllm_interconnect: %s" % context.interconnect)
+                                  "vllm_interconnect: %s" % context.interconnect)
             if name in recipe.RDMA_ONLY and not context.needs_rdma:
                 self.notes.refuse("%s is for RDMA between nodes, and this plan has none" % name, "vllm_env_overrides: %s=%s" % (name, self.words.env[name]),
-                            "vllm_interconnect: %s" % context.interconnect)
+                                  "vllm_interconnect: %s" % context.interconnect)
             if name == "VLLM_USE_RUST_FRONTEND" and self.context.hardware == "cpu":
                 self.notes.refuse("VLLM_USE_RUST_FRONTEND is not for hardware cpu, whose build lacks the program", "vllm_hardware: cpu",
-                            "vllm_env_overrides: VLLM_USE_RUST_FRONTEND=%s" % self.words.env[name])
+                                  "vllm_env_overrides: VLLM_USE_RUST_FRONTEND=%s" % self.words.env[name])
 
     # -- what is said besides --------------------------------------------------------------------------------
     def _troubles(self) -> None:

@@ -282,7 +282,7 @@ class Composer:
         dcp = _number(flags.get("--decode-context-parallel-size"), 1)
         if dcp > 1 and tensor % dcp:
             self.notes.refuse("decode context parallelism of %d does not divide the tensor parallel size: %d / %d = %.2f" % (dcp, tensor, dcp, tensor / dcp),
-                 "--tensor-parallel-size %d" % tensor, "--decode-context-parallel-size %d" % dcp)
+                              "--tensor-parallel-size %d" % tensor, "--decode-context-parallel-size %d" % dcp)
         pipeline = _number(flags.get("--pipeline-parallel-size"), 1)
         if pipeline > 1 and "dspark" in str(flags.get("--speculative-config", "")) + str(flags.get("--spec-method", "")):
             self.notes.refuse("DSpark does not work with pipeline parallelism", "--pipeline-parallel-size %d" % pipeline, "speculative method dspark")
@@ -292,7 +292,8 @@ class Composer:
             value = _number(interval, -1)
             if value < 0 or (block > 0 and value % block):
                 self.notes.refuse("a prefix cache retention interval of %s is not 0 or a multiple of the %d tokens of a block" % (interval, block),
-                     "retention interval: %s" % interval, "block: %d tokens; %s / %d = %.2f" % (block, interval, block, value / block if block else 0))
+                                  "retention interval: %s" % interval,
+                                  "block: %d tokens; %s / %d = %.2f" % (block, interval, block, value / block if block else 0))
         if flags.get("--moe-backend") == recipe.MEGA_MOE:
             if self.context.needs_rdma:
                 self.notes.refuse("%s does not work between nodes over RDMA" % recipe.MEGA_MOE, "--moe-backend %s" % recipe.MEGA_MOE, "vllm_interconnect: rdma")
@@ -351,7 +352,7 @@ class Composer:
                  "--worker-startup-timeout-secs", str(recipe.READY_S)]
         if not self.words.router_image:
             self.notes.assume("%s: the router runs from a virtual environment (pip install vllm-router); set vllm_router_image for a container"
-                                % node.name)
+                              % node.name)
         return {
             "role": "router", "rank": 0, "engine": "router", "argv": argv, "env": {}, "image": self.words.router_image,
             "container": ["--network", "host"] if self.words.router_image else [], "container_engine": self.words.container,

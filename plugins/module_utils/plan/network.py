@@ -16,6 +16,7 @@ from .notes import Refusal
 
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}\Z")
 
+
 class Place(NamedTuple):
     """Where a node is reached.
 
