@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import ansible_runner
@@ -18,6 +19,8 @@ from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import 
 from tests.costume import NOW, Spec, dress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The programs of the environment that pytest itself runs in, also where its bin folder is not in PATH.
+os.environ["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
 IMAGE = "vllm/vllm-openai:kimi-k3"
 
 

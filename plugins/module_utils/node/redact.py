@@ -57,7 +57,8 @@ def _assignments(text: str) -> str:
         if at < done or not _is_secret(text[max(0, found.start() - 24):found.start(1)]):
             continue
         sign = '\\"' if '\\"' in found.group(1) else '"' if '"' in found.group(1) else ""
-        if not sign and "'" not in found.group(1) and _CLOSING.match(text, at):
+        bare = not sign and "'" not in found.group(1)
+        if bare and _CLOSING.match(text, at + 1 if text[at] == "[" else at):
             continue
         listed = text[at] == "["
         while True:
@@ -66,7 +67,7 @@ def _assignments(text: str) -> str:
                 break
             parts += [text[done:value.start()], _masked(value.group(), sign)]
             done = at = value.end()
-            if not listed:
+            if not listed or (bare and _CLOSING.match(text, _end(_BETWEEN, text, at))):
                 break
     return "".join(parts) + text[done:]
 
@@ -102,7 +103,8 @@ def _header(found: Match[str]) -> str:
 
 
 _Replacement = Union[str, Callable[[Match[str]], str]]
-_QUOTE = r"\\?[\"']?"
+# A backslash belongs to a quote; alone it may begin an escape such as \u001f, which must stay whole.
+_QUOTE = r"(?:\\?[\"'])?"
 _HEADER_START = r"(%s\s{0,16}[:=]\s{0,16}%s)(?!<redacted>)%s" % (_QUOTE, _QUOTE, _CONSTANT)
 _WORD_START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 
@@ -110,7 +112,7 @@ _WORD_START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _PATTERNS: List[Tuple[Tuple[str, ...], Pattern[str], _Replacement]] = [
     # One that is cut ends at the next quote or bracket.
     (("private key",), re.compile(
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----[^\"'<>{}]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|(?=\\?[\"'<>{}])|\Z)"), MASK),
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^\"'<>{}\\]|\\(?:[^\"']|\Z))*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|(?=\\?[\"'<>{}])|\Z)"), MASK),
     # Shapes that are secrets wherever they stand: Hugging Face, OpenAI, NVIDIA, GitHub, GitLab, Docker, Slack, Google, AWS.
     (("hf_", "sk-", "nvapi-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "dckr_pat_", "xox", "aiza", "akia", "asia"),
      re.compile(

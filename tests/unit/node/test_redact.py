@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node.redact import MASK, redact
@@ -96,6 +96,8 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
 
 
+@example(value="COOKIE:\x1f", indent=None)
+@example(value="-----BEGIN PRIVATE KEY-----\\", indent=None)
 @given(value=VALUES, indent=st.sampled_from([None, 1]))
 @settings(max_examples=300, deadline=None)
 def test_json_stays_json(value: object, indent: int) -> None:
