@@ -18,7 +18,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PYTHONDONTWRITEBYTECODE := 1
 export LC_ALL := C.UTF-8
 
-.PHONY: help preflight demo pages test lint units integration molecule sanity docs bench clean
+.PHONY: help preflight demo pages test lint units fuzz integration molecule sanity docs bench clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ molecule: $(VENV)/test.done  ## Scenarios that need no test nodes
 
 units: $(VENV)/test.done  ## Unit tests alone
 	@$(BIN)/python -m pytest -n 2 tests/unit
+
+fuzz: $(VENV)/test.done  ## Property tests with new examples, many of them
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n 2 tests/unit/node tests/unit/checks tests/unit/report
 
 integration: $(VENV)/test.done  ## Playbooks through ansible-runner
 	@$(BIN)/python -m pytest tests/integration

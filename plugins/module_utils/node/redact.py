@@ -58,7 +58,7 @@ def _assignments(text: str) -> str:
             continue
         sign = '\\"' if '\\"' in found.group(1) else '"' if '"' in found.group(1) else ""
         bare = not sign and "'" not in found.group(1)
-        if bare and _CLOSING.match(text, at + 1 if text[at] == "[" else at):
+        if bare and _CLOSING.match(text, _end(_BETWEEN, text, at) if text[at] == "[" else at):
             continue
         listed = text[at] == "["
         while True:
