@@ -289,9 +289,9 @@ class _Plan:
                 self.notes.warn("the nodes have different versions of vLLM in %s: %s" % (self.context.image, listed(
                     ("%s %s" % (name, versions.word(version)) for name, version in found.items()), 4)))
             if declared and declared[:2] != best[0][:2]:
+                holder = next(name for name, version in found.items() if version == best[0])
                 self.notes.refuse("vllm_version says %s, and %s holds %s" % (versions.word(declared), self.context.image, versions.word(best[0])),
-                                  "vllm_version: %s" % versions.word(declared), "image on %s: vLLM %s" % (
-                                next(name for name, version in found.items() if version == best[0]), versions.word(best[0])))
+                                  "vllm_version: %s" % versions.word(declared), "image on %s: vLLM %s" % (holder, versions.word(best[0])))
             self.version = best[0]
             if self.version < self.model.vllm_min:
                 self.notes.refuse("vLLM %s does not know %s; %s is the first that does" % (
