@@ -18,7 +18,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PYTHONDONTWRITEBYTECODE := 1
 export LC_ALL := C.UTF-8
 
-.PHONY: help preflight demo pages test lint units fuzz integration molecule sanity docs bench clean
+.PHONY: help preflight demo pages test lint units fuzz integration molecule sanity docs cores bench clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ fuzz: $(VENV)/test.done  ## Property tests with new examples, many of them
 
 integration: $(VENV)/test.done  ## Playbooks through ansible-runner
 	@$(BIN)/python -m pytest tests/integration
+
+cores:  ## The demo with every supported ansible-core that this machine has a Python for
+	@bash tests/cores.sh
 
 bench: $(VENV)/test.done  ## Measures, printed as ratios
 	@PYTHONPATH=collections:. $(BIN)/python -m tests.benchmarks
