@@ -48,7 +48,7 @@ class ActionModule(ActionBase):
         })
         _valid, args = self.validate_argument_spec(argument_spec=spec)
         declared = {"vllm_%s" % name: args[name] for name in WORDS if args[name] is not None}
-        nodes = inventory_nodes(variables, args["read"])
+        nodes = inventory_nodes(variables, args["read"], look_up=not args["validate_only"])
         folder = os.path.abspath(os.path.expanduser(args["dir"]))
         strange = [node.name for node in nodes if not _NAME.match(node.name)]
         if strange:
@@ -82,8 +82,11 @@ class ActionModule(ActionBase):
         return result
 
 
-def inventory_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
-    """All hosts of the groups of a plan in rank order, ``--limit`` or not: an engine needs all its ranks."""
+def inventory_nodes(variables: Mapping[str, Any], register: str, look_up: bool = True) -> List[Node]:
+    """All hosts of the groups of a plan in rank order, ``--limit`` or not: an engine needs all its ranks.
+
+    With `look_up` the name of a host whose address can come from nothing else is resolved on this machine.
+    """
     groups, hostvars = variables.get("groups") or {}, variables["hostvars"]
     names = list(dict.fromkeys(str(name) for group in planning.GROUPS for name in groups.get(group) or []))
     made = []
@@ -98,7 +101,7 @@ def inventory_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
             "ansible_host": host.get("ansible_host"), "recorded": bool(host.get("vllm_node_root")),
         }
         node = Node(name, facts, declared, "" if facts else _why_silent(read))
-        if wants_name(node):
+        if look_up and wants_name(node):
             declared["resolved"] = resolved(str(declared["host_ip"] or declared["ansible_host"] or name))
         made.append(node)
     return made
