@@ -101,8 +101,9 @@ HARDWARE_OVERRIDE: Dict[str, Layer] = {
         ("VLLM_ROCM_USE_AITER", "1"), ("SAFETENSORS_FAST_GPU", "1"), ("VLLM_ROCM_USE_AITER_MOE_SITUV2_A8W4", "1"),
         ("AITER_BF16_FP8_MOE_BOUND", "0"), ("VLLM_USE_BREAKABLE_CUDAGRAPH", "0"),
     ), RECIPE),
-    # On the CPU backend the share is of the machine's memory, which the model's own share of a GPU would take whole.
-    "cpu": Layer("hardware cpu", (("--gpu-memory-utilization", "0.3"),), (), OURS, "a share of the machine's memory"),
+    # On the CPU backend the share is of the machine's memory, and compiling needs a compiler that images lack.
+    "cpu": Layer("hardware cpu", (("--gpu-memory-utilization", "0.3"), ("--enforce-eager", True)), (), OURS,
+                 "to try it: a share of the machine's memory, no compiler needed"),
 }
 """Family → layer."""
 

@@ -187,6 +187,7 @@ def test_cpu_never_has_the_rust_frontend_nor_gpu_words() -> None:
     for entry in plan["nodes"].values():
         assert not {"VLLM_USE_RUST_FRONTEND", "NCCL_SOCKET_IFNAME", "VLLM_ENGINE_READY_TIMEOUT_S"} & set(entry["env"])
         assert flags(entry)["--tensor-parallel-size"] == "2" and "--gpus" not in entry["container"]
+        assert flags(entry)["--enforce-eager"] is True and flags(entry)["--gpu-memory-utilization"] == "0.3"
     assert flags(plan["nodes"]["n1"])["--served-model-name"] == "moonshotai/Kimi-K3" and plan["nodes"]["n1"]["argv"][2] == "/srv/model"
     assert "/srv/model:/srv/model:ro" in plan["nodes"]["n1"]["container"]
 
