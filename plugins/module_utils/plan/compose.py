@@ -35,20 +35,19 @@ class Draft:
         self.why: Dict[str, Tuple[str, str]] = {}
         self.notes: List[Dict[str, str]] = []
 
-    def lay(self, layer: Layer, only: Optional[Sequence[str]] = None) -> None:
+    def lay(self, layer: Layer) -> None:
+        why = layer.why or "as in the recipe"
         for name, value in layer.flags:
-            if only is None or name in only:
-                self.flag(name, value, layer.name, layer.why)
-        for name, value in layer.env:
-            if only is None or name in only:
-                self.set(name, value, layer.name, layer.why)
+            self.flag(name, value, layer.name, why)
+        for name, text in layer.env:
+            self.set(name, text, layer.name, why)
 
-    def flag(self, name: str, value: Any, layer: str, why: str = "") -> None:
+    def flag(self, name: str, value: Any, layer: str, why: str) -> None:
         self.flags.pop(name, None)
         self.flags[name] = value
         self.why[name] = (layer, why)
 
-    def set(self, name: str, value: str, layer: str, why: str = "") -> None:
+    def set(self, name: str, value: str, layer: str, why: str) -> None:
         self.env.pop(name, None)
         self.env[name] = value
         self.why[name] = (layer, why)
@@ -65,10 +64,10 @@ class Draft:
     def reasons(self) -> List[Dict[str, str]]:
         made = []
         for name, value in self.flags.items():
-            layer, why = self.why.get(name, ("", ""))
+            layer, why = self.why[name]
             made.append({"what": " ".join(render(name, value)), "layer": layer, "why": why})
         for name, text in self.env.items():
-            layer, why = self.why.get(name, ("", ""))
+            layer, why = self.why[name]
             made.append({"what": "%s=%s" % (name, text), "layer": layer, "why": why})
         return made + self.notes
 
@@ -149,8 +148,8 @@ class Composer:
             if strategy.pipeline:
                 draft.flag("--pipeline-parallel-size", str(count), layer, "one stage a node")
             if count > 1:
-                draft.flag("--nnodes", str(count), layer)
-                draft.flag("--node-rank", str(rank), layer)
+                draft.flag("--nnodes", str(count), layer, "nodes of the engine")
+                draft.flag("--node-rank", str(rank), layer, "the head has 0")
                 draft.flag("--master-addr", head, layer, "address of %s, the head" % engine.nodes[0].name)
                 if rank:
                     draft.flag("--headless", True, layer, "a worker serves no API")
@@ -158,33 +157,33 @@ class Composer:
         if strategy.expert:
             draft.flag("--enable-expert-parallel", True, layer, "experts are spread over the GPUs")
         if pool == "decode":
-            draft.flag("--tensor-parallel-size", "1", layer)
+            draft.flag("--tensor-parallel-size", "1", layer, "a data parallel rank is one GPU")
         if pool == "decode" or strategy.name == "multi_node_dep":
             draft.flag("--data-parallel-hybrid-lb", True, layer, "every node serves an API for its own ranks")
             draft.flag("--data-parallel-size", str(count * gpus), layer, total)
-            draft.flag("--data-parallel-size-local", str(gpus), layer)
+            draft.flag("--data-parallel-size-local", str(gpus), layer, "GPUs of a node")
             draft.flag("--data-parallel-address", head, layer, "address of %s, the head" % engine.nodes[0].name)
             if pool or rank:
-                draft.flag("--data-parallel-start-rank", str(rank * gpus), layer)
+                draft.flag("--data-parallel-start-rank", str(rank * gpus), layer, "rank %d × %d GPUs" % (rank, gpus))
             if pool:
-                draft.flag("--data-parallel-rpc-port", str(recipe.PORTS["dp_rpc"]), layer)
+                draft.flag("--data-parallel-rpc-port", str(recipe.PORTS["dp_rpc"]), layer, "where the ranks of the pool meet")
         elif strategy.data == "node" and not pool:
             draft.flag("--tensor-parallel-size", str(gpus), layer, "inside a node")
             draft.flag("--data-parallel-size", str(count), layer, "one rank a node")
-            draft.flag("--data-parallel-size-local", "1", layer)
+            draft.flag("--data-parallel-size-local", "1", layer, "one rank a node")
             draft.flag("--data-parallel-address", head, layer, "address of %s, the head" % engine.nodes[0].name)
             if rank:
-                draft.flag("--data-parallel-start-rank", str(rank), layer)
+                draft.flag("--data-parallel-start-rank", str(rank), layer, "one rank a node")
                 draft.flag("--headless", True, "own", "the recipe leaves it out, and then the head ends: a remote engine must be headless")
         elif strategy.tensor == "all":
             multi(count * gpus, total)
         else:
             multi(gpus, "GPUs of a node")
         if pool == "decode":
-            draft.set("VLLM_NIXL_SIDE_CHANNEL_PORT", str(recipe.PORTS["side_channel_decode"]), layer)
+            draft.set("VLLM_NIXL_SIDE_CHANNEL_PORT", str(recipe.PORTS["side_channel_decode"]), layer, "as in the recipe")
             draft.set("VLLM_NIXL_SIDE_CHANNEL_HOST", self.places[engine.nodes[rank].name].address, layer, "the node's own address")
         elif pool == "prefill":
-            draft.set("VLLM_NIXL_SIDE_CHANNEL_PORT", str(recipe.PORTS["side_channel_prefill"]), layer)
+            draft.set("VLLM_NIXL_SIDE_CHANNEL_PORT", str(recipe.PORTS["side_channel_prefill"]), layer, "as in the recipe")
             draft.set("VLLM_NIXL_SIDE_CHANNEL_HOST", self.places[engine.nodes[rank].name].address, layer, "the node's own address")
 
     def _between(self, draft: Draft, engine: Engine, node: Node, dmabuf: Optional[Fallback]) -> None:
@@ -243,7 +242,7 @@ class Composer:
         if not headless:
             draft.flag("--host", where.listen, "own", "listens on the declared address only")
             port = {"prefill": recipe.PORTS["prefill"], "decode": recipe.PORTS["decode"]}.get(engine.pool, self.words.port)
-            draft.flag("--port", str(port), "own" if not engine.pool else "strategy pd_cluster")
+            draft.flag("--port", str(port), "strategy pd_cluster" if engine.pool else "own", "as in the recipe" if engine.pool else "vllm_port")
             draft.flag("--shutdown-timeout", str(self.words.shutdown), "own", "a stop lets running requests end")
         if self.context.hardware != "cpu" and "VLLM_ENGINE_READY_TIMEOUT_S" not in draft.env:
             draft.set("VLLM_ENGINE_READY_TIMEOUT_S", str(recipe.READY_S), "own", "loading the weights takes longer than the default of 600 s")
@@ -255,12 +254,12 @@ class Composer:
             if value is None:
                 draft.drop(name, "vllm_overrides", "taken out")
             else:
-                draft.flag(name, value, "vllm_overrides")
+                draft.flag(name, value, "vllm_overrides", "asked for")
         for name, value in self.words.env.items():
             if value is None:
                 draft.drop(name, "vllm_env_overrides", "taken out")
             else:
-                draft.set(name, value, "vllm_env_overrides")
+                draft.set(name, value, "vllm_env_overrides", "asked for")
         if "--enable-prefix-caching" not in draft.flags:
             state = versions.default("--enable-prefix-caching", self.version)
             draft.flag("--enable-prefix-caching", bool(state), "own", "always stated: vLLM %s has it %s by default" % (
@@ -272,7 +271,7 @@ class Composer:
     def _spelling(self, draft: Draft) -> None:
         """Names and values as the planned version takes them."""
         for moved in versions.move(draft.flags, draft.env, self.version):
-            draft.why.setdefault(moved.new, draft.why.get(moved.old, ("version", "")))
+            draft.why.setdefault(moved.new, draft.why.get(moved.old, ("version", moved.why)))
             draft.note("%s → %s" % (moved.old, moved.new or "nothing"), "version", moved.why)
 
     def _sound(self, draft: Draft, engine: Engine, node: Node) -> None:

@@ -65,7 +65,7 @@ def test_every_plan_says_why_of_every_flag_and_variable(plans: List[Tuple[Case, 
             said = {reason["what"] for reason in entry["reasons"]}
             assert {" ".join([name] + values) for name, values in words_of(entry["argv"])} <= said, case.name
             assert {"%s=%s" % item for item in entry["env"].items()} <= said, case.name
-            assert all(reason["layer"] for reason in entry["reasons"]), case.name
+            assert all(reason["layer"] and reason["why"] for reason in entry["reasons"]), case.name
 
 
 def test_laws_that_hold_for_every_plan(plans: List[Tuple[Case, Dict[str, Any]]]) -> None:
