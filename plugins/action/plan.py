@@ -36,7 +36,6 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
     _supports_check_mode = True
-    _supports_diff = True
 
     def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         variables = task_vars or {}
@@ -68,7 +67,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("plan_dir: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
         result["changed"] = bool(changes)
         if self._play_context.diff:
-            result["diff"] = [change["diff"] for change in changes]
+            # plan.json says again what the other files say; it is shown when nothing else differs.
+            shown = [change for change in changes if change["path"] != "plan.json"] or changes
+            result["diff"] = [change["diff"] for change in shown]
         done = "would be written to" if self._play_context.check_mode and changes else "stands in"
         for text, color in summary(plan, "The plan %s %s" % (done, folder)):
             display.display(text, color=color)
@@ -111,7 +112,7 @@ def _why_silent(read: Mapping[str, Any]) -> str:
     text = " ".join(str(read.get("msg") or "").split())[:200]
     if read.get("unreachable"):
         return "did not answer" + (": " + text if text else "")
-    return "could not be read: " + text if read.get("failed") else "was not read"
+    return "could not be read: " + text if read.get("failed") else "not read"
 
 
 def wants_name(node: Node) -> bool:
