@@ -8,21 +8,23 @@ see costume_node.py for what stands where, and docs in README.md for what remedi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import subprocess
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import lab, ssh, vm
+from . import apt_repo, lab, ssh, vm
 from .costume_node import BASE
 from .costume_state import LAB_FAULTS, State, clothes, first_state
 from .errors import LabError
 from .settings import REPOSITORY, Node, Settings
 
-__all__ = ["LAB_FAULTS", "clothes", "dress", "first_state", "state", "undress"]
+__all__ = ["LAB_FAULTS", "clothes", "dress", "first_state", "reboot", "state", "undress", "use_repository"]
 
 COLLECTORS = "plugins/module_utils/node"
 PLACE = "lib/ansible_collections/inferops/vllm/"
@@ -77,10 +79,34 @@ def find(settings: Settings, name: str) -> Node:
 def run(settings: Settings, node: Node, command: str, data: bytes = b"", timeout: float = 120.0) -> str:
     """Run a shell command on the node, data on its standard input. Raises LabError when it fails."""
     argv = vm.ssh_argv(settings, node.name, command) if node.kind == "vm" else ssh.command(settings, node, command)
-    done = subprocess.run(argv, input=data, capture_output=True, timeout=timeout, check=False)
+    try:
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as err:
+        raise LabError(f"on {node.name}, `{command[:60]}` took longer than {timeout:.0f} s") from err
     if done.returncode:
         raise LabError(f"on {node.name}, `{command[:60]}` failed: {done.stderr.decode(errors='replace').strip()[-500:]}")
     return done.stdout.decode(errors="replace")
+
+
+def reboot(settings: Settings, name: str, limit: float = 60.0) -> float:
+    """Reboot the node from inside and wait until it takes logins again; returns the seconds it took.
+
+    A container node boots its systemd again on the same kernel. Raises LabError at the limit.
+    """
+    node = find(settings, name)
+    if node.kind == "vm":
+        return vm.reboot(settings, name, limit=max(limit, vm.BOOT_LIMIT))
+    look = "cat /proc/sys/kernel/random/boot_id"
+    before = run(settings, node, look)
+    begun = time.monotonic()
+    run(settings, node, "systemd-run --quiet --on-active=0.2 --timer-property=AccuracySec=10ms systemctl reboot")
+    while time.monotonic() - begun < limit:
+        with contextlib.suppress(LabError):
+            # Short, since a connection that the reboot cut does not end by itself.
+            if run(settings, node, look, timeout=3.0) != before:
+                return time.monotonic() - begun
+        time.sleep(0.3)
+    raise LabError(f"{name} did not come back within {limit:.0f} s after a reboot")
 
 
 def number(node: Node) -> int:
@@ -103,6 +129,18 @@ def dress(
     undress(settings, name)
     run(settings, node, f"mkdir -p {BASE} && tar -xzf - -C {BASE} --no-same-owner && {BASE}/wear dress", bundle(first))
     return first
+
+
+def use_repository(settings: Settings, name: str) -> None:
+    """Let a container node install from the lab's package repository, which is served on the bridge (`apt_repo.serve`)."""
+    node = find(settings, name)
+    if node.kind == "vm":
+        apt_repo.use(settings, name)
+        return
+    key = apt_repo.build(settings).key.read_bytes()
+    run(settings, node, "cat > /usr/share/keyrings/inferops-lab.gpg", key)
+    line = apt_repo.source_list(f"{settings.gateway}:{vm.REPOSITORY_PORT}").strip()
+    run(settings, node, f"echo '{line}' > /etc/apt/sources.list.d/inferops-lab.list && apt-get -q update")
 
 
 def undress(settings: Settings, name: str) -> None:

@@ -263,6 +263,10 @@ class Node:
             "Before=ssh.service docker.service nvidia-fabricmanager.service nvidia-imex.service nvidia-persistenced.service\n\n"
             "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=%s boot\n\n[Install]\nWantedBy=multi-user.target\n" % wear))
         self.enable("inferops-costume.service")
+        if spec.hardware in ("b200", "b300") and spec.gpus:
+            # Fabric Manager starts the subnet manager, and the packages' stand-in for it does not.
+            self.put("/etc/systemd/system/nvidia-fabricmanager.service.d/inferops-costume.conf", (
+                "[Service]\nExecStartPost=/bin/sh -c 'exec %s/bin/nvlsm infinity &'\n" % BASE))
         if self.state["kind"] == "vm":
             return []
         found = []
@@ -309,6 +313,8 @@ class Node:
         injected = "".join("echo '%s'\n" % line for line in listing(spec_of(self.state)).splitlines())
         self.put(str(INJECTED), "#!/bin/sh\n# Costume of a lab node.\ncase \"$*\" in\n-L)\n%s;;\n*) exit 9 ;;\nesac\n" % injected, 0o755)
         self.put("/etc/dpkg/dpkg.cfg.d/inferops-costume", 'post-invoke="%s packages || :"\n' % (BASE / "wear"))
+        # apt gives scripts of packages a PATH of its own, without the folder of the costume's programs.
+        self.put("/etc/apt/apt.conf.d/99inferops-costume", 'DPkg::Path "%s:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";\n' % PROGRAMS)
         if self.state["kind"] == "vm":
             model = part_gpu.MODELS[self.state["hardware"]]
             text = "gpus=%d\nproduct=%s\nmemory=%d\n" % (spec_of(self.state).gpus, model.name, model.memory)
@@ -406,7 +412,7 @@ class Node:
 
     def undress(self) -> None:
         """Take off everything; what stood in a place before stands there again."""
-        units = [Path(path).name for path in self.done["paths"] if path.endswith(".service") and not path.startswith("/etc/systemd/system/multi")]
+        units = [Path(path).name for path in self.done["paths"] if path.endswith(".service") and "multi-user" not in path]
         for name in units:
             subprocess.run(["systemctl", "stop", name], check=False, capture_output=True)
         self.uncover()

@@ -130,6 +130,8 @@ def after_boot(state: Mapping[str, Any], persisted: bool) -> State:
     new["modules"] = [name for name in DRIVER_MODULES if name != "nvidia_peermem"] if loaded else []
     if loaded and persisted:
         new, _code, _text = load(new, "nvidia_peermem")
+    if loaded and "nvidia_peermem" not in new["modules"] and not peermem_mode(new):
+        new["faults"] = sorted({*new["faults"], "peermem_missing"})
     return new
 
 
@@ -160,6 +162,8 @@ def load(state: Mapping[str, Any], name: str) -> tuple[State, int, str]:
         return new, 1, "modprobe: ERROR: could not insert '%s': %s\n" % (name, why)
     if name not in new["modules"]:
         new["modules"].append(name)
+    if name == "nvidia_peermem":
+        new["faults"] = [fault for fault in state["faults"] if fault != "peermem_missing"]
     return new, 0, ""
 
 
@@ -203,6 +207,9 @@ def _own_words(state: Mapping[str, Any], spec: Spec, kernel: str) -> list[tuple[
     """What a costume calls otherwise than this node: its kernel, the management interface, addresses and the GID made of them."""
     own = [int(part) for part in state["address"].split(".")]
     pairs = [(part_host.kernel(spec), kernel), (part_rdma.MANAGEMENT, state["interface"])]
+    if state.get("holder"):
+        # The foreign holder is a process of this node, under a number of its own.
+        pairs.append(("<pid>%d</pid>" % part_host.FOREIGN_PID, "<pid>%d</pid>" % state["holder"]))
     if state["kind"] == "container":
         # A costume's index is the number of its node, and the last part of both addresses is made of it.
         return [*pairs, ("192.0.2.", "%d.%d.%d." % tuple(own[:3])), ("ffff:c000:02", "ffff:%02x%02x:%02x" % tuple(own[:3]))]
@@ -268,6 +275,8 @@ def _modules(
 
 def _peermem(state: Mapping[str, Any], commands: dict[tuple[str, ...], Any]) -> None:
     mode = peermem_mode(state)
+    if isinstance(commands[gpudirect.MODINFO], Ran):
+        return  # There is no module on disk that could refuse.
     if mode == "peermem_einval":
         commands[gpudirect.MODINFO] = commands[gpudirect.MODINFO].replace("nvidia,ib_uverbs", "nvidia")
     elif mode == "peermem_unknown_symbol":

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -194,7 +193,5 @@ def service(node: Node, name: str) -> int:
             print(line, flush=True)
     if "fm_mismatch" in node.state["faults"] or node.state["loaded"] is None:
         return 1
-    if fabric.NVLSM in worn.commands and worn.commands[fabric.NVLSM] != Ran(1):
-        subprocess.Popen([str(BASE / "bin/nvlsm"), "infinity"])
     os.execv(str(BASE / "bin/nv-fabricmanager"), ["nv-fabricmanager", "infinity"])
     return 0
