@@ -149,8 +149,45 @@ def plan_72() -> None:
     line("plan for 72 nodes", slowest, 1.0, "s CPU", "%s; plan.json %d KB" % (which, size))
 
 
+def lab_ssh() -> None:
+    """Preflight of four container nodes of the lab over SSH: wall time in all. Brings the nodes up and takes them down again."""
+    lab = (sys.executable, "-m", "tests.lab")
+    if os.geteuid() != 0:
+        print("skip lab_ssh: the lab needs root")
+        return
+    _wall, _cpu, done = run(*lab, "status")
+    if done.returncode or json.loads(done.stdout)["up"]:
+        print("skip lab_ssh: a lab is up already, which this would take down")
+        return
+    try:
+        _wall, _cpu, done = run(*lab, "up", "--nodes", "4", "--no-image")
+        if done.returncode == 2:
+            print("skip lab_ssh: %s" % done.stderr.strip()[-300:])
+            return
+        if done.returncode:
+            sys.exit("the lab did not come up:\n%s" % done.stderr[-2000:])
+        # `up` prints where it wrote the inventory.
+        inventory = done.stderr.rsplit(" -i ", 1)[-1].split()[0]
+        walls = []
+        with tempfile.TemporaryDirectory() as folder:
+            # The first run opens the connections; they are closed again after each.
+            for _run in range(3):
+                wall, cpu, done = run(
+                    "ansible-playbook", "inferops.vllm.preflight", "-i", inventory, "-e", "preflight_fail_on=never",
+                    "-e", "preflight_report_dir=%s/reports" % folder, ANSIBLE_SSH_ARGS="-o ControlMaster=no")
+                verdicts = json.loads(pathlib.Path(folder, "reports", "preflight.json").read_text())["nodes"]
+                if done.returncode or "unreachable" in {node["verdict"] for node in verdicts.values()} or len(verdicts) != 4:
+                    sys.exit("preflight failed:\n%s%s" % (done.stdout[-2000:], done.stderr[-2000:]))
+                walls.append(wall)
+        line("preflight of 4 SSH nodes", sorted(walls)[1], 10.0, "s", "new connections each time, slowest of 3 %.1f s, CPU %.1f s here" % (
+            max(walls), cpu))
+    finally:
+        run(*lab, "down")
+
+
 BENCHMARKS: Dict[str, Callable[[], Any]] = {
     "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200, "plan": plan_72,
+    "lab_ssh": lab_ssh,
 }
 
 
