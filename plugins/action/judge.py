@@ -22,6 +22,8 @@ from ..plugin_utils import report
 
 display = Display()
 
+WORDS = ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version")
+"""Words of the inventory, each ``vllm_WORD`` there."""
 FAIL_ON = ("block", "warn", "never")
 
 
@@ -39,14 +41,7 @@ class ActionModule(ActionBase):
         _valid, args = self.validate_argument_spec(argument_spec={
             "read": {"type": "str", "default": "vllm_preflight_read"},
             "validate_only": {"type": "bool", "default": False},
-            "profile": {"type": "str"},
-            "variant": {"type": "str"},
-            "hardware": {"type": "str"},
-            "strategy": {"type": "str"},
-            "interconnect": {"type": "str"},
-            "features": {"type": "list", "elements": "str"},
-            "image": {"type": "str"},
-            "version": {"type": "str"},
+            **{word: {"type": "raw"} for word in WORDS},
             "fail_on": {"type": "str", "default": "block"},
             "report_dir": {"type": "path", "default": "reports"},
         })
@@ -54,7 +49,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("preflight_fail_on: %r is not one of %s" % (args["fail_on"], ", ".join(FAIL_ON)))
         declared = {
             "vllm_%s" % name: args[name]
-            for name in ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version")
+            for name in WORDS
             if args[name] is not None
         }
         nodes = [] if args["validate_only"] else play_nodes(variables, args["read"])

@@ -17,6 +17,8 @@ description:
     so that C(ansible-playbook) ends with 4 and not with 2.
   - C(--tags) and C(--skip-tags) with the names of check groups (C(driver), C(gpu), C(fabric), C(rdma), C(gpudirect), C(container),
     C(image), C(host), C(storage), C(plan), C(drift)) select what is judged.
+extends_documentation_fragment:
+  - inferops.vllm.cluster
 options:
   read:
     description:
@@ -28,31 +30,6 @@ options:
       - Only check the words below against what is allowed, before any node is touched.
     type: bool
     default: false
-  profile:
-    description: Model profile; left out means V(kimi_k3).
-    type: str
-  variant:
-    description: Variant of the model's weights; left out means V(default).
-    type: str
-  hardware:
-    description: Hardware that the nodes are meant to be, or V(auto) to conclude it from the GPUs that were found, as when left out.
-    type: str
-  strategy:
-    description: Parallelism strategy, by the name in the vLLM recipe, or V(auto), as when left out.
-    type: str
-  interconnect:
-    description: What joins the nodes of one engine, V(nvlink), V(rdma), V(none), or V(auto), as when left out.
-    type: str
-  features:
-    description: Features that are to be served; left out means the profile's own.
-    type: list
-    elements: str
-  image:
-    description: Container image by name; left out means the profile's own.
-    type: str
-  version:
-    description: Version of vLLM in the image; left out means the profile's own.
-    type: str
   fail_on:
     description:
       - What makes the task fail. V(block) means a blocked or unknown node, V(warn) any node that is not ready, V(never) nothing.

@@ -17,6 +17,8 @@ description:
     C(vllm_router) are planned, also under C(--limit), since an engine needs all its ranks.
   - Writes C(plan.json) and, for each host, C(command.sh), C(service.env) and a systemd unit. Files of an earlier plan that are no longer
     part of it are removed. A refused plan writes C(plan.json) alone and fails.
+extends_documentation_fragment:
+  - inferops.vllm.cluster
 options:
   read:
     description:
@@ -33,30 +35,6 @@ options:
     description: Folder on the controller for the plan, made when it is not there. Relative to the current folder.
     type: path
     default: plan
-  profile:
-    description: Model profile; left out means V(kimi_k3).
-    type: raw
-  variant:
-    description: Variant of the model's weights; left out means V(default).
-    type: raw
-  hardware:
-    description: What the nodes are, or V(auto) to conclude it from the GPUs that were found, as when left out.
-    type: raw
-  strategy:
-    description: Parallelism strategy, by the name in the vLLM recipe, or V(auto), as when left out.
-    type: raw
-  interconnect:
-    description: What joins the nodes of one engine, V(nvlink), V(rdma), V(none), or V(auto), as when left out.
-    type: raw
-  features:
-    description: Features that are to be served, as a list; left out means the profile's own.
-    type: raw
-  image:
-    description: Container image by name; left out means the profile's own.
-    type: raw
-  version:
-    description: Version of vLLM in the image; left out means what the nodes' image holds, or the profile's own.
-    type: raw
   model:
     description: Id or absolute path of the weights, when they are not those of the variant.
     type: raw
