@@ -110,9 +110,8 @@ def reboot(settings: Settings, name: str, limit: float = 60.0) -> float:
 
 
 def number(node: Node) -> int:
-    """The number of the node within its kind, by which dressed nodes differ from each other."""
-    digits = "".join(letter for letter in node.name if letter.isdigit())
-    return int(digits) if digits else 1
+    """What dressed nodes differ by: 1 for node1, from the node's address as a costume's address is made of its number."""
+    return int(node.address.rpartition(".")[2]) - 10
 
 
 def dress(

@@ -30,7 +30,7 @@ from typing import Any
 from ansible_collections.inferops.vllm.plugins.module_utils.node import container, gpudirect, kernel_log
 from tests.costume import dress, part_gpu, part_rdma
 
-from .costume_state import Clothes, State, Tree, after_boot, clothes, device_table, listing, spec_of, store, tree
+from .costume_state import Clothes, State, Tree, after_boot, clothes, device_table, listing, only_gpus, spec_of, store, tree
 
 BASE = Path("/var/lib/inferops-costume")
 MARKER = Path("/etc/inferops-costume.json")
@@ -109,6 +109,8 @@ class Node:
         covered = self.covered()
         wanted: set[str] = set()
         top = BASE / "shadow"
+        if self.state["kind"] == "vm":
+            plan = only_gpus(plan, [gpu.bdf for gpu in part_gpu.gpus(spec_of(self.state))])
         for path in sorted(plan.folders):
             if path.startswith(covered):
                 wanted.add(path)
@@ -123,9 +125,9 @@ class Node:
                 # What is no UTF-8 came as U+FFFD; a byte of ones is such a byte again.
                 _shadow_file(top / path[1:], text.encode("utf-8").replace("\ufffd".encode(), b"\xff"))
         if self.state["kind"] == "vm":
-            for entry in sorted(self.real_devices()):
-                wanted.add("/sys/bus/pci/devices/" + entry.name)
-                _shadow_link(top / "sys/bus/pci/devices" / entry.name, str(entry.resolve()))
+            for name, place in self.real_devices().items():
+                wanted.add("/sys/bus/pci/devices/" + name)
+                _shadow_link(top / "sys/bus/pci/devices" / name, place)
         _prune(top, wanted, set(covered))
         if self.state["kind"] == "container":
             self.single_files(worn)
@@ -137,9 +139,14 @@ class Node:
     def covered(self) -> tuple[str, ...]:
         return FOLDERS if self.state["kind"] == "container" else MACHINE_FOLDERS
 
-    def real_devices(self) -> list[Path]:
-        folder = Path("/sys/bus/pci/devices")
-        return [] if os.path.ismount(folder) else list(folder.iterdir()) if folder.is_dir() else []
+    @staticmethod
+    def real_devices() -> dict[str, str]:
+        """PCI functions that the machine really has, name to folder; looked for while nothing covers them."""
+        folder, kept = Path("/sys/bus/pci/devices"), BASE / "real-devices.json"
+        if folder.is_dir() and not os.path.ismount(folder):
+            _replace(kept, json.dumps({entry.name: str(entry.resolve()) for entry in folder.iterdir()}))
+        found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        return found
 
     def single_files(self, worn: Clothes) -> None:
         """Files of /proc that are covered one by one; written in place, since a mount holds on to the file."""
@@ -300,28 +307,26 @@ class Node:
     # -- verbs -----------------------------------------------------------------------------------
     def dress(self) -> None:
         worn = clothes(self.state, self.kernel)
-        plan = tree(worn)
+        machine = self.state["kind"] == "vm"
         self.state.update(boot_id=_boot_id(), dressed_at=int(time.time()))
+        if machine:
+            self.state["loaded"] = _loaded()
         (BASE / "bin").mkdir(exist_ok=True)
         for name in ("nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nvlsm"):
-            if not (BASE / "bin" / name).is_symlink():
-                (BASE / "bin" / name).symlink_to("/bin/sleep")
+            (BASE / "bin" / name).symlink_to("/bin/sleep")
         self.render()
         for name in store(self.state, worn):
-            self.link(str(PROGRAMS / name), str(BASE / "replay"))
+            # The driver's packages bring a machine's nvidia-smi, which asks the costume through HOOK.
+            if not (machine and name == "nvidia-smi"):
+                self.link(str(PROGRAMS / name), str(BASE / "replay"))
         self.link(str(HOOK), str(BASE / "replay"))
-        injected = "".join("echo '%s'\n" % line for line in listing(spec_of(self.state)).splitlines())
-        self.put(str(INJECTED), "#!/bin/sh\n# Costume of a lab node.\ncase \"$*\" in\n-L)\n%s;;\n*) exit 9 ;;\nesac\n" % injected, 0o755)
-        self.put("/etc/dpkg/dpkg.cfg.d/inferops-costume", 'post-invoke="%s packages || :"\n' % (BASE / "wear"))
-        # apt gives scripts of packages a PATH of its own, without the folder of the costume's programs.
-        self.put("/etc/apt/apt.conf.d/99inferops-costume", 'DPkg::Path "%s:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";\n' % PROGRAMS)
-        if self.state["kind"] == "vm":
+        if machine:
             model = part_gpu.MODELS[self.state["hardware"]]
-            text = "gpus=%d\nproduct=%s\nmemory=%d\n" % (spec_of(self.state).gpus, model.name, model.memory)
-            self.put("/etc/inferops-lab/gpus", text)
+            self.put("/etc/inferops-lab/gpus", "gpus=%d\nproduct=%s\nmemory=%d\n" % (spec_of(self.state).gpus, model.name, model.memory))
             self.kernel_messages(worn)
         else:
-            self.plain_files(plan)
+            self.engine_and_packages()
+            self.plain_files(tree(worn))
             self.limits()
             self.runtime()
         self.cover()
@@ -331,6 +336,14 @@ class Node:
         if started:
             _run("systemctl", "restart", *started)
         self.settle()
+
+    def engine_and_packages(self) -> None:
+        """What containers with GPUs see, and how dpkg tells of what it did."""
+        injected = "".join("echo '%s'\n" % line for line in listing(spec_of(self.state)).splitlines())
+        self.put(str(INJECTED), "#!/bin/sh\n# Costume of a lab node.\ncase \"$*\" in\n-L)\n%s;;\n*) exit 9 ;;\nesac\n" % injected, 0o755)
+        self.put("/etc/dpkg/dpkg.cfg.d/inferops-costume", 'post-invoke="%s packages || :"\n' % (BASE / "wear"))
+        # apt gives scripts of packages a PATH of its own, without the folder of the costume's programs.
+        self.put("/etc/apt/apt.conf.d/99inferops-costume", 'DPkg::Path "%s:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";\n' % PROGRAMS)
 
     def kernel_messages(self, worn: Clothes) -> None:
         """A machine has a kernel log of its own: faults are written into it, and are gone after a reboot as real ones are."""
@@ -380,6 +393,8 @@ class Node:
             self.state["boot_id"] = _boot_id()
             if self.state["kind"] == "vm":
                 self.state["loaded"] = _loaded()
+                # Sticky faults are told again, in the log of the new boot.
+                self.kernel_messages(clothes(self.state, self.kernel))
         for path in list(self.done["paths"]):
             # /dev and /run are new.
             if path.startswith(("/dev/", "/run/")) and not os.path.lexists(path):

@@ -72,7 +72,7 @@ def main() -> None:
             hang()
         # A package brought its own, which checks versions first and then calls this one again.
         os.execv("/usr/bin/nvidia-smi", [name, *arguments])
-    if os.path.exists(BASE + "/watch") and name == "nvidia-smi":
+    if name == "nvidia-smi" and os.path.exists(BASE + "/watch"):
         os.spawnl(os.P_WAIT, BASE + "/wear", "wear", "look")
         with open("%s/store/%s.json" % (BASE, name), encoding="utf-8") as source:
             store = json.load(source)

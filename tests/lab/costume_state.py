@@ -42,8 +42,10 @@ PROGRAM_NAMES = (
     "nvidia-smi", "nvidia-imex-ctl", "nvidia-ctk", "ibv_devinfo", "lspci", "modinfo", "dkms", "mokutil", "journalctl", "dmesg", "rdma",
     "ofed_info", "dpkg-query", "modprobe", "rmmod", "lsmod",
 )
-# A virtual machine has a kernel, modules and devices of its own: only what no kernel can make up is dressed.
-MACHINE_PROGRAMS = ("nvidia-smi", "lspci", "dpkg-query")
+# A virtual machine has a kernel, modules, packages and RDMA devices of its own: only the GPUs are dressed.
+MACHINE_PROGRAMS = ("nvidia-smi", "lspci")
+MACHINE_FAULTS = frozenset({"gpu_lost", "smi_hung", "nvlink_lost", "xid_94", "ecc_pending", "errno_524"})
+"""Faults of GPUs. The driver of a machine is what its packages install, and its modules are what its kernel loads."""
 PACKAGES = ("nvidia", "libnvidia", "cuda", "nvlsm", "mlnx", "doca")
 """Names of packages that the costume adds to dpkg's list; all others are those really installed."""
 REAL_COMMANDS = {fabric.JOURNAL, fabric.SERVICES, fabric.NVLSM}
@@ -72,6 +74,9 @@ def first_state(
     wrong = sorted(set(faults) - set(LAB_FAULTS))
     if wrong:
         raise ValueError("no costume has the fault %s; there are %s" % (", ".join(wrong), ", ".join(LAB_FAULTS)))
+    if kind == "vm" and (wrong := sorted(set(faults) - MACHINE_FAULTS)):
+        raise ValueError("%s: on a machine this is real, so install or unload what makes it; its costume has %s" % (
+            ", ".join(wrong), ", ".join(sorted(MACHINE_FAULTS))))
     spec = Spec(name, hardware, index, frozenset(set(faults) & set(FAULTS)), driver_version)
     dress(spec)
     peermem = sorted(set(faults) & set(PEERMEM))
@@ -130,7 +135,7 @@ def after_boot(state: Mapping[str, Any], persisted: bool) -> State:
     new["modules"] = [name for name in DRIVER_MODULES if name != "nvidia_peermem"] if loaded else []
     if loaded and persisted:
         new, _code, _text = load(new, "nvidia_peermem")
-    if loaded and "nvidia_peermem" not in new["modules"] and not peermem_mode(new):
+    if loaded and "nvidia_peermem" not in new["modules"] and state["kind"] == "container" and not peermem_mode(new):
         new["faults"] = sorted({*new["faults"], "peermem_missing"})
     return new
 
@@ -387,6 +392,15 @@ def tree(worn: Clothes) -> Tree:
     settled = {settle(path): target for path, target in links.items()}
     folders = {settle(path) for path in worn.folders if not is_real(path)} | set(moved.values())
     return Tree(texts, settled, folders)
+
+
+def only_gpus(plan: Tree, bdfs: Sequence[str]) -> Tree:
+    """Of the PCI functions only the GPUs: a machine's other ones are its own."""
+    folders = tuple("/sys/bus/pci/devices/%s/" % bdf for bdf in bdfs)
+    return Tree(
+        {path: text for path, text in plan.files.items() if path.startswith(folders)},
+        {path: target for path, target in plan.links.items() if path.startswith(folders)},
+        {path for path in plan.folders if path.startswith(folders)})
 
 
 def _place(path: str, target: str) -> str:

@@ -34,6 +34,7 @@ from tests.lab.costume_state import (
     installed,
     is_real,
     load,
+    only_gpus,
     query,
     store,
     tree,
@@ -76,6 +77,18 @@ def test_a_machine_changes_only_its_own_address() -> None:
     state = first_state("vm1", "b300", (), kind="vm", address="10.203.77.101", interface="eth0")
     (management,) = [hca for hca in facts(state)["rdma"]["hcas"] if hca.get("carries")]
     assert [gid.get("ipv4") for gid in management["ports"][0]["gids"]][-1] == "10.203.77.101"
+
+
+def test_a_machine_shows_gpus_only_and_keeps_its_own_kernel() -> None:
+    state = first_state("vm1", "b300", ["gpu_lost"], kind="vm", address="10.203.77.101", interface="eth0")
+    worn = clothes(state, KERNEL)
+    assert set(store(state, worn)) == {"nvidia-smi", "lspci"}
+    gpus = {gpu["bdf"] for gpu in facts(state)["gpu"]["pci"]}
+    plan = only_gpus(tree(worn), sorted(gpus))
+    assert {path.split("/")[5] for path in [*plan.files, *plan.links]} == gpus and len(gpus) == 8
+    assert after_boot(state, False)["faults"] == []
+    with pytest.raises(ValueError, match="driver_r575: on a machine this is real"):
+        first_state("vm1", "b300", ["driver_r575"], kind="vm")
 
 
 @pytest.mark.parametrize("words, said", [
