@@ -40,7 +40,7 @@ demo: $(VENV)/run.done  ## Record the demo inventories again
 pages: $(VENV)/run.done  ## Write the pages of docs/ that are made from the code
 	@PYTHONPATH=collections:. $(BIN)/python -m tests.pages
 
-test: $(VENV)/test.done lint sanity docs molecule molecule-lab  ## Run every check; what needs root says so and is left out without it
+test: $(VENV)/test.done lint sanity docs molecule molecule-lab test-lab  ## Run every check; what needs root says so and is left out without it
 	@$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: $(VENV)/test.done  ## ruff, mypy, yamllint, ansible-lint

@@ -1,5 +1,5 @@
 # The test nodes of tests/lab. Needs root on Debian or Ubuntu and says so where that is missing.
-.PHONY: lab lab-down lab-packages molecule-lab
+.PHONY: lab lab-down lab-packages molecule-lab test-lab
 
 lab: $(VENV)/run.done  ## Bring up test nodes and a registry, print the inventory (root)
 	@$(BIN)/python -m tests.lab up $(LAB_ARGS)
@@ -10,6 +10,13 @@ lab-down:  ## Remove every trace of the test nodes (root)
 lab-packages:  ## Install the system packages that the test nodes need (root, Debian or Ubuntu)
 	@$(PYTHON) -m tests.lab packages --install
 
+# Why the test nodes cannot run on this machine, empty when they can.
+LAB_OBSTACLE = $(BIN)/python -c 'from tests.lab import machine; print(machine.obstacle() or "")'
+
 molecule-lab: $(VENV)/test.done  ## The test nodes proven: two container nodes, a registry, one virtual machine (root)
-	@reason=$$($(BIN)/python -c 'from tests.lab import machine; print(machine.obstacle() or "")'); \
-	if [ -n "$$reason" ]; then echo "molecule-lab: skipped: $$reason"; else molecule test -s lab; fi
+	@reason=$$($(LAB_OBSTACLE)); \
+	if [ -n "$$reason" ]; then echo "molecule-lab: left out: $$reason"; else molecule test -s lab; fi
+
+test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
+	@reason=$$($(LAB_OBSTACLE)); \
+	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else $(BIN)/python -m pytest -m lab tests/unit/lab; fi
