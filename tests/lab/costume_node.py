@@ -441,7 +441,7 @@ class Node:
             elif path != bare:
                 with contextlib.suppress(OSError):
                     os.rmdir(bare)
-            elif os.path.lexists(bare) and not (bare.startswith("/usr/lib/") and self.of_package(bare)):
+            elif os.path.lexists(bare) and not (bare.startswith(("/usr/", "/lib/")) and self.of_package(bare)):
                 os.unlink(bare)
             for folder in note["folders"]:
                 with contextlib.suppress(OSError):

@@ -156,6 +156,7 @@ def test_another_driver_is_installed_at_once_and_loaded_after_a_reboot() -> None
     assert found["build"]["dkms"][0]["version"] == "580.126.20"
     found = facts(after_boot(state, True))["driver"]
     assert (found["loaded"], found["installed"], found["cuda"]) == ("580.126.20", "580.126.20", "13.0")
+    assert after_boot(state, True)["faults"] == []
     # And back again.
     state = after_boot(state, True)
     state["installed"] = "575.57.08"
@@ -178,6 +179,14 @@ def test_a_pending_reboot_ends_with_the_newer_driver() -> None:
     assert facts(state)["driver"]["installed"] == newer != state["loaded"]
     after = after_boot(state, True)
     assert (after["loaded"], after["faults"]) == (newer, [])
+
+
+def test_a_package_takes_the_place_of_the_driver_that_waited() -> None:
+    state = first_state("node1", "b300", ["pending_reboot"])
+    assert "/run/reboot-required" in clothes(state, KERNEL).files
+    state["installed"] = "580.126.20"
+    assert facts(state)["driver"]["installed"] == "580.126.20"
+    assert "/run/reboot-required" not in clothes(state, KERNEL).files
 
 
 def test_modules_unload_in_the_order_of_their_users() -> None:
@@ -280,6 +289,12 @@ def test_only_a_node_without_packages_of_its_own_lists_the_costume_s() -> None:
     names = {line.split("\t")[0] for line in listed["out"].splitlines()}
     assert {"nvidia-open", "nvlsm", "nvidia-container-toolkit"} <= names
     assert not {name for name in names if name.startswith(("docker", "containerd", "linux-image", "rdma-core"))}
+
+
+def test_the_journal_of_a_unit_is_real_from_the_time_of_dressing_on() -> None:
+    state = {**first_state("node1", "b300", ()), "dressed_at": 1795986400}
+    told = [entry for entry in store(state, clothes(state, KERNEL))["journalctl"] if entry["argv"] == list(fabric.JOURNAL[1:])]
+    assert told == [{"argv": list(fabric.JOURNAL[1:]), "add": ["--since=@1795986400"]}]
 
 
 def test_every_call_of_a_hung_tool_hangs() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect
-from tests.lab import costume, lab, machine
+from tests.lab import apt_repo, costume, lab, machine, vm
 from tests.lab.errors import LabError
 from tests.lab.settings import REPOSITORY, Settings
 
@@ -179,6 +179,32 @@ def test_a_holder_is_a_process_that_can_be_ended(node: Lab) -> None:
     assert [one["comm"] for one in facts["gpu"]["holders"]] == ["nvidia-persiste"]
     assert "processes" not in facts["gpu"]["gpus"][0]
     assert node.failing() == ("blocked", set())
+
+
+def test_a_package_changes_the_driver_on_disk_now_and_the_loaded_one_with_a_reboot(node: Lab) -> None:
+    if lack := vm.missing():
+        pytest.skip(f"the package repository is built with the machines' kernel: {lack}")
+    node.dress("driver_r575")
+    apt_repo.serve(node.settings)
+    try:
+        costume.use_repository(node.settings, NODE)
+        names = ("nvidia-open", "nvidia-dkms-open", "libnvidia-compute", "nvidia-utils", "nvidia-modprobe", "nvidia-persistenced",
+                 "nvidia-kernel-common", "nvidia-fabricmanager")
+        node.run("DEBIAN_FRONTEND=noninteractive apt-get -q -y install " + " ".join(f"{name}=580.95.05-1" for name in names))
+    finally:
+        apt_repo.stop(node.settings)
+    driver = node.facts()["driver"]
+    assert (driver["loaded"], driver["installed"], driver["mismatch"]) == ("575.57.08", "580.95.05", True)
+    assert {"driver.branch", "driver.loaded_is_installed", "driver.userspace_match"} <= node.failing()[1]
+    node.reboot()
+    facts = node.facts()
+    driver = facts["driver"]
+    assert (driver["loaded"], driver["installed"], driver["mismatch"]) == ("580.95.05", "580.95.05", False)
+    # Now the real package's, and it fits.
+    assert (facts["fabric"]["manager"]["version"], facts["fabric"]["manager"]["service"]["active"]) == ("580.95.05", "active")
+    assert facts["host"]["packages"]["versions"]["nvidia-open"] == "580.95.05-1"
+    assert node.failing() == ("blocked", set())
+    node.run("apt-get -q -y purge 'nvidia-*' libnvidia-compute dkms")
 
 
 def test_links_are_real(node: Lab) -> None:
