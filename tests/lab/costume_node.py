@@ -9,6 +9,7 @@ It runs on the node as `/var/lib/inferops-costume/wear VERB`, beside copies of t
     wear packages   the same after dpkg ran
     wear command NAME ARGUMENT …   a stand-in program that acts, and
     wear service NAME              a stand-in daemon: both in costume_tools.py
+    wear imex       what happens before IMEX starts
     wear undress    take everything off again
 """
 
@@ -55,6 +56,7 @@ class Node:
         self.state: State = json.loads((BASE / "state.json").read_text(encoding="utf-8"))
         self.done: dict[str, Any] = json.loads(self.notes.read_text(encoding="utf-8")) if self.notes.exists() else {"paths": {}}
         self.kernel = os.uname().release
+        self.started: list[str] = []
 
     def save(self) -> None:
         _replace(BASE / "state.json", json.dumps(self.state, indent=1))
@@ -280,23 +282,25 @@ class Node:
         if spec.gpus:
             found.append(self.unit("nvidia-persistenced.service", "%s service persistenced" % wear))
             if spec.grace:
-                found.append(self.unit("nvidia-imex.service", "%s service imex" % wear))
+                found.append(self.unit("nvidia-imex.service", "%s/bin/nvidia-imex infinity" % BASE, check="%s imex" % wear))
             else:
                 found.append(self.unit("nvidia-fabricmanager.service", "%s service fabricmanager" % wear))
         if "foreign_holder" in self.state["faults"]:
             program = "import glob,time; held=[open(p) for p in glob.glob(\"/dev/nvidia[0-9]*\")]; time.sleep(10**9)"
-            found.append(self.unit("inferops-costume-holder.service", "/usr/bin/python3 -c '%s'" % program, enabled=False))
+            found.append(self.unit("inferops-costume-holder.service", "/usr/bin/python3 -c '%s'" % program, enabled="foreign_holder" in self.state["sticky"]))
         if "smi_hung" in self.state["faults"]:
-            found.append(self.unit("inferops-costume-stuck.service", "%s/nvidia-smi" % PROGRAMS, enabled=False))
+            found.append(self.unit("inferops-costume-stuck.service", "%s/nvidia-smi" % PROGRAMS, enabled="smi_hung" in self.state["sticky"]))
         return [name for name in found if name]
 
-    def unit(self, name: str, start: str, enabled: bool = True) -> str:
+    def unit(self, name: str, start: str, enabled: bool = True, check: str = "") -> str:
+        """Write a unit unless a package brought one of that name; `check`: a command that must succeed before it starts."""
         path = str(UNITS / name)
         if path not in self.done["paths"] and os.path.exists(path):
             return ""
+        before = "ExecStartPre=%s\n" % check if check else ""
         self.put(path, (
-            "[Unit]\nDescription=%s of a lab costume\nAfter=inferops-costume.service\n\n[Service]\nExecStart=%s\nKillMode=control-group\n"
-            "TimeoutStopSec=2\nSendSIGKILL=yes\n\n[Install]\nWantedBy=multi-user.target\n" % (name.rsplit(".", 1)[0], start)))
+            "[Unit]\nDescription=%s of a lab costume\nAfter=inferops-costume.service\n\n[Service]\n%sExecStart=%s\nKillMode=control-group\n"
+            "TimeoutStopSec=2\nSendSIGKILL=yes\n\n[Install]\nWantedBy=multi-user.target\n" % (name.rsplit(".", 1)[0], before, start)))
         if enabled:
             self.enable(name)
         return name
@@ -331,11 +335,8 @@ class Node:
             self.runtime()
         self.cover()
         self.interfaces()
-        started = self.units()
+        self.started = self.units()
         _run("systemctl", "daemon-reload")
-        if started:
-            _run("systemctl", "restart", *started)
-        self.settle()
 
     def engine_and_packages(self) -> None:
         """What containers with GPUs see, and how dpkg tells of what it did."""
@@ -413,6 +414,16 @@ class Node:
         if self.state["kind"] == "vm":
             self.state["loaded"] = _loaded()
         if json.dumps(self.state) != before:
+            self.render()
+
+    def imex(self) -> None:
+        """Before IMEX starts: the first start fails where the costume says so, the next one is the remedy's, and works."""
+        if "imex_down" in self.state["faults"]:
+            if not self.state["imex_starts"]:
+                self.state["imex_starts"] = 1
+                self.save()
+                raise SystemExit("IMEX could not be started")
+            self.state["faults"] = [fault for fault in self.state["faults"] if fault != "imex_down"]
             self.render()
 
     def packages(self) -> None:
@@ -576,4 +587,9 @@ def main(arguments: Sequence[str]) -> int:
         if verb == "command":
             return costume_tools.command(node, words[0], words[1:])
         getattr(node, verb)()
+    if verb == "dress":
+        # Units ask for the lock themselves, and some are meant to fail.
+        subprocess.run(["systemctl", "restart", *node.started], check=False, capture_output=True)
+        with _alone():
+            Node().settle()
     return 0

@@ -170,23 +170,12 @@ def _smi(node: Node, arguments: list[str]) -> int:
 
 
 def service(node: Node, name: str) -> int:
-    """Persistence, Fabric Manager or IMEX: says what the costume's journal says, and stays or fails as it does."""
+    """Persistence or Fabric Manager: says what the costume's journal says, and stays or fails as it does."""
     if name == "persistenced":
         for path in sorted(Path("/dev").glob("nvidia[0-9]*")):
             os.set_inheritable(os.open(path, os.O_RDONLY), True)
         os.execv(str(BASE / "bin/nvidia-persistenced"), ["nvidia-persistenced", "infinity"])
     worn = clothes(node.state, node.kernel)
-    if name == "imex":
-        node.state["imex_starts"] += 1
-        down = "imex_down" in node.state["faults"]
-        if down and node.state["imex_starts"] == 1:
-            node.save()
-            print("IMEX could not be started", flush=True)
-            return 1
-        # The second start, by a person or a remedy, is the one that works.
-        node.state["faults"] = [fault for fault in node.state["faults"] if fault != "imex_down"]
-        node.render()
-        os.execv(str(BASE / "bin/nvidia-imex"), ["nvidia-imex", "infinity"])
     said = str(worn.commands[fabric.JOURNAL]).splitlines()
     for line in said:
         if not line.startswith(("Starting ", "Started ", "Failed ", fabric.MANAGER)):

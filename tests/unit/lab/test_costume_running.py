@@ -227,3 +227,13 @@ def test_the_costume_comes_off_without_a_trace(node: Lab) -> None:
     assert node.run(look).splitlines() == before.splitlines()
     assert node.run("ps -eo comm | grep -E 'nvidia|nvlsm|nv-fab' || true") == ""
     assert node.facts()["collected"]["costume"] is None
+
+
+def test_imex_that_failed_runs_after_a_restart(node: Lab) -> None:
+    costume.dress(node.settings, NODE, "gb300", ["imex_down"])
+    imex = node.facts()["fabric"]["imex"]
+    assert (imex["service"]["active"], imex["ready"], imex["domain"]) == ("failed", "UNAVAILABLE", "DEGRADED")
+    node.run("systemctl restart nvidia-imex")
+    imex = node.facts()["fabric"]["imex"]
+    assert (imex["service"]["active"], imex["ready"], imex["domain"], imex["nodes_up"]) == ("active", "READY", "UP", 4)
+    assert imex["nodes"] == [f"10.203.77.{number}" for number in range(11, 15)]
