@@ -151,23 +151,31 @@ def _word(declared: Mapping[str, Any], variable: str, allowed: Sequence[str]) ->
 
 
 def _image(declared: Mapping[str, Any], profile: str, vendor: str) -> Tuple[str, str]:
-    value, release = declared.get("vllm_image"), declared.get("vllm_version")
+    value, release = declared.get("vllm_image"), _release(declared, profile)
     model = MODELS[profile]
     if value not in (None, "", "auto"):
         if not isinstance(value, str) or not _IMAGE.match(value):
             raise InputError("vllm_image: %s is not the name of an image, such as %s, or auto" % (_shown(value), model.images["nvidia"]))
         return value, DECLARED
-    if release not in (None, "", "auto"):
-        lowest = ".".join(str(part) for part in model.vllm_min)
-        found = _VERSION.match(release) if isinstance(release, str) else None
-        if not found:
-            raise InputError("vllm_version: %s is not a version such as %s (in quotes), or auto" % (_shown(release), lowest))
-        if tuple(int(part or 0) for part in found.groups()[:3]) < model.vllm_min:
-            raise InputError("vllm_version: %s is older than %s, the first that runs %s" % (_shown(release), lowest, model.title))
+    if release:
         name = model.images.get(vendor, "").split(":")[0]
-        return ("%s:v%s" % (name, str(release).lstrip("v")) if name else ""), "from vllm_version %s" % release
+        return ("%s:v%s" % (name, release) if name else ""), "from vllm_version %s" % release
     image = model.images.get(vendor, "")
     return image, "the image of %s for %s" % (model.title, vendor) if image else "the profile has no image for hardware %s" % vendor
+
+
+def _release(declared: Mapping[str, Any], profile: str) -> str:
+    """The declared version of vLLM without a leading v, empty when it is left out; refused also where an image is declared beside it."""
+    release, model = declared.get("vllm_version"), MODELS[profile]
+    if release in (None, "", "auto"):
+        return ""
+    lowest = ".".join(str(part) for part in model.vllm_min)
+    found = _VERSION.match(release) if isinstance(release, str) else None
+    if not found:
+        raise InputError("vllm_version: %s is not a version such as %s (in quotes), or auto" % (_shown(release), lowest))
+    if tuple(int(part or 0) for part in found.groups()[:3]) < model.vllm_min:
+        raise InputError("vllm_version: %s is older than %s, the first that runs %s" % (_shown(release), lowest, model.title))
+    return str(release).lstrip("v")
 
 
 def _check_features(declared: Mapping[str, Any], profile: str, strategy: str, why: str) -> Tuple[Tuple[str, ...], str]:

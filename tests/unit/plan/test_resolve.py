@@ -244,3 +244,9 @@ def test_engines_of_a_plan() -> None:
     both = context._replace(strategy="pd_cluster")
     assert [(pool.role, len(pool.nodes)) for pool in pools(nodes, both)] == [("prefill", 2), ("decode", 0)]
     assert pools([], context) == []
+
+
+@pytest.mark.parametrize("release", ["newest", 0.32, "0.1.0"])
+def test_a_bad_version_is_refused_also_beside_an_image(release: Any) -> None:
+    with pytest.raises(InputError, match="vllm_version"):
+        resolve({"vllm_image": "registry.example/vllm:mine", "vllm_version": release}, [])
