@@ -162,17 +162,21 @@ class Reader:
 
     @staticmethod
     def _clean(content: Content) -> Content:
+        if content.text is None:
+            return content
         # Imported late: what a snapshot holds was redacted when it was recorded, and never comes here.
         from .redact import redact
 
-        return content if content.text is None else Content(redact(content.text), content.error)
+        return Content(redact(content.text), content.error)
 
     def _run_many(self, argvs: List[Tuple[str, ...]]) -> None:
-        from .redact import redact
-
         for argv in argvs:
             ran = self._run(argv)
-            self.memo[("run",) + argv] = ran._replace(out=redact(ran.out), err=redact(ran.err))
+            if ran.out or ran.err:
+                from .redact import redact
+
+                ran = ran._replace(out=redact(ran.out), err=redact(ran.err))
+            self.memo[("run",) + argv] = ran
 
     # -- what a kind of reader answers ----------------------------------------------------
     def _read(self, path: str) -> Content:

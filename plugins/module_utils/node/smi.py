@@ -32,7 +32,7 @@ _DECLARATION = re.compile(r"<!\s*(?:DOCTYPE|ENTITY)", re.I)
 _GPU = re.compile(r"<gpu\b[^<>]{0,200}>")
 _END = "</gpu>"
 _ID = re.compile(r"""\bid\s*=\s*["']([^"'<>]{1,40})["']""")
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _NOTHING = re.compile(
     r"^\[?(?:|n/a|not supported|not available|unknown(?: error)?|err!?|not found|insufficient permissions"
     r"|requested functionality has been deprecated|gpu is lost|gpu requires reset)\]?$", re.I)
