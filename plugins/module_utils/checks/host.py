@@ -8,8 +8,8 @@ import re
 from typing import Any, Dict, List, Sequence, Set
 
 from ..plan.profiles import HARDWARE, STRATEGIES
-from .limits_host import KERNEL_DMABUF, SHM_BYTES, SWAP_USED_BYTES
 from .model import Context, Node, Outcome, check, cluster_check, failed, passed, skipped, unsure, warned
+from .thresholds import KERNEL_DMABUF, SHM_BYTES, SWAP_USED_BYTES
 from .wording import listed, mapping, missing, number, short, version, without_nvidia, without_rdma
 
 RDMA_GUIDE = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"

@@ -19,7 +19,6 @@ CLUSTER = "*"
 
 STATUSES = ("pass", "warn", "fail", "unknown", "skip")
 SEVERITIES = ("block", "warn", "info")
-VERDICTS = ("ready", "warn", "blocked", "unknown", "unreachable")
 
 
 class Outcome(NamedTuple):

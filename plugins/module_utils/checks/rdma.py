@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ..plan.profiles import HARDWARE
-from .limits_host import ACTIVE_MTU, BAD_LOG, FATAL_COUNTERS, FLAPS_A_DAY, LIMITING_LOG, NETDEV_MTU, SYMBOL_ERRORS_AN_HOUR
 from .model import Context, Node, Outcome, check, cluster_check, failed, passed, skipped, unsure, warned
+from .thresholds import ACTIVE_MTU, BAD_LOG, FATAL_COUNTERS, FLAPS_A_DAY, LIMITING_LOG, NETDEV_MTU, SYMBOL_ERRORS_AN_HOUR
 from .wording import commonest, listed, mapping, missing, number, short, without_rdma
 
 NEAR = ("PIX", "PXB")

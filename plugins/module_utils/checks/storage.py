@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from .limits_host import WEIGHTS_COMPLETE, WEIGHTS_ROOM
 from .model import Context, Node, Outcome, check, failed, passed, unsure
+from .thresholds import WEIGHTS_COMPLETE, WEIGHTS_ROOM
 from .wording import mapping, missing, number, short
 
 GB = 1e9

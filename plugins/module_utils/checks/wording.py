@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple, TypeVar
 
-from .model import Context, Node, Outcome, unsure
+from .model import Context, Node
 
 LONGEST = 119
 """Characters of an observed text at most."""
@@ -60,13 +60,6 @@ def missing(node: Node, *paths: str) -> str:
         if node.get(path) is None:
             return "%s is not among the facts" % path
     return ""
-
-
-def not_known(node: Node, *paths: str, required: Any = "", severity: Any = None) -> Any:
-    """An unknown Outcome when :func:`missing` finds a reason, else None."""
-    why = missing(node, *paths)
-    made: Outcome = unsure(why, required, severity=severity)
-    return made if why else None
 
 
 def without_rdma(context: Context) -> str:

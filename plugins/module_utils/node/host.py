@@ -294,10 +294,10 @@ def parse_versionlock(text: str) -> List[str]:
     found: List[str] = []
     for line in text.splitlines():
         line = line.strip()
-        toml = re.match(r"^name\s*=\s*[\"']([^\"']+)[\"']$", line)
-        zypper = re.match(r"^solvable_name:\s*(\S+)$", line)
-        if toml or zypper:
-            found.append((toml or zypper).group(1))  # type: ignore[union-attr]
+        # dnf's TOML, or zypper.
+        locked = re.match(r"^name\s*=\s*[\"']([^\"']+)[\"']$", line) or re.match(r"^solvable_name:\s*(\S+)$", line)
+        if locked:
+            found.append(locked.group(1))
         elif line and line[0] not in "#!" and not re.search(r"[=\[\]{}\s]|:\s", line):
             # [epoch:]name-version-release.arch, or name-epoch:version-release.arch
             named = re.match(r"^(?:\d+:)?(.+?)-(?:\d+:)?[^-]+-[^-]+$", line)

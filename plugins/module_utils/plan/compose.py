@@ -299,6 +299,7 @@ class Composer:
             if tensor >= recipe.MEGA_MOE_TP:
                 self.notes.warn("%s was seen to crash with a tensor parallel size of %d and more (vllm#51124); this plan has %d" % (
                     recipe.MEGA_MOE, recipe.MEGA_MOE_TP, tensor))
+        # Every connector: https://github.com/vllm-project/vllm/pull/40812 (2026-11-29).
         if "--kv-transfer-config" in flags and "expandable_segments:True" in env.get("PYTORCH_CUDA_ALLOC_CONF", ""):
             if flags.get("--enable-cumem-allocator") is not True:
                 self.notes.refuse("vLLM refuses a KV connector with expandable_segments:True", "--kv-transfer-config", "PYTORCH_CUDA_ALLOC_CONF=%s" % env[

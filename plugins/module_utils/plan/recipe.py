@@ -23,11 +23,8 @@ MNNVL = Source("https://github.com/vllm-project/recipes/blob/main/models/moonsho
 TROUBLESHOOTING = Source("https://docs.vllm.ai/en/v0.32.0/usage/troubleshooting/", "2026-11-29")
 NCCL_ENV = Source("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html", "2026-11-01")
 TOOLKIT = Source("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html", "2026-11-01")
-ROCM = Source("https://docs.vllm.ai/en/v0.32.0/getting_started/installation/gpu/", "2026-11-29")
 OURS = Source("https://github.com/inferops/vllm/blob/main/docs/PLAN.md", "2026-11-29")
 ROUTER = Source("https://pypi.org/project/vllm-router/", "2026-11-29", "flags as version 0.1.17 has them")
-EXPANDABLE = Source("https://github.com/vllm-project/vllm/pull/40812", "2026-11-29",
-                    "vLLM refuses every KV connector with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
 Flags = Tuple[Tuple[str, Any], ...]
 Env = Tuple[Tuple[str, str], ...]

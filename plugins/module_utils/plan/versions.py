@@ -15,12 +15,10 @@ from .profiles import Source
 
 Version = Tuple[int, ...]
 
-FIRST: Version = (0, 27)
 LAST: Version = (0, 33)
-"""Versions that the table speaks of; a newer one is planned like the last, and the plan says so."""
+"""Newest version that the table speaks of; a newer one is planned like the last, and the plan says so."""
 
 SEEN_032 = Source("https://docs.vllm.ai/en/v0.32.0/cli/serve.html", "2026-11-29", "looked at in 0.27.1 and in 0.32.0, not between")
-DRAIN = Source("https://github.com/vllm-project/vllm/pull/34730", "2026-03-09")
 
 
 class Change(NamedTuple):
