@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -19,11 +18,10 @@ from ..module_utils.checks.model import Context, Node
 from ..module_utils.plan.groups import NODE_GROUPS
 from ..module_utils.plan.resolve import InputError, resolve
 from ..plugin_utils import report
+from ..plugin_utils.cluster import WORDS, facts_of
 
 display = Display()
 
-WORDS = ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version")
-"""Words of the inventory, each ``vllm_WORD`` there."""
 FAIL_ON = ("block", "warn", "never")
 
 
@@ -112,18 +110,6 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
         }
         nodes.append(Node(str(name), facts, declared, why, answered=bool(why) and not read.get("unreachable")))
     return nodes
-
-
-def facts_of(read: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-    """Facts in a registered result of node_facts, given as text or as facts; None when there are none."""
-    found = read.get("ansible_facts")
-    facts = found.get("vllm_node") if isinstance(found, Mapping) else None
-    if facts is None and isinstance(read.get("text"), str):
-        try:
-            facts = json.loads(str(read["text"]))
-        except ValueError:
-            return None
-    return facts if isinstance(facts, dict) else None
 
 
 def whole_inventory(variables: Mapping[str, Any], nodes: Sequence[Node]) -> List[Node]:

@@ -20,13 +20,12 @@ from ..module_utils.checks.model import Node
 from ..module_utils.plan import build as planning
 from ..module_utils.plan.network import addresses, ip
 from ..module_utils.plan.render import files, unit_name
+from ..plugin_utils import cluster
 from ..plugin_utils.plan_text import summary
-from .judge import facts_of
 
 display = Display()
 
-WORDS = ("profile", "variant", "hardware", "strategy", "interconnect", "features", "image", "version", "model", "revision", "weights_path",
-         "port", "shutdown_timeout", "engine", "router_image", "overrides", "env_overrides")
+WORDS = cluster.WORDS + ("model", "revision", "weights_path", "port", "shutdown_timeout", "engine", "router_image", "overrides", "env_overrides")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:+-]{0,200}\Z")
 
 
@@ -95,7 +94,7 @@ def inventory_nodes(variables: Mapping[str, Any], register: str, look_up: bool =
         host = hostvars[name]
         read = host.get(register)
         read = read if isinstance(read, Mapping) else {}
-        facts = facts_of(read)
+        facts = cluster.facts_of(read)
         declared: Dict[str, Any] = {
             "host_ip": host.get("vllm_host_ip"), "interface": host.get("vllm_interface"), "groups": list(host.get("group_names") or []),
             "listen": host.get("vllm_listen_address"), "rank": host.get("vllm_rank"), "role": host.get("vllm_role"),
