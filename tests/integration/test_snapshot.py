@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -88,13 +88,15 @@ def test_check_mode_writes_nothing_and_a_foreign_folder_is_left_alone(module, tm
 
 def test_playbook_brings_archives_to_the_controller(playbook, tmp_path):
     kept = tmp_path / "kept"
-    run = playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=%s" % kept, "-e", "preflight_timeout=3")
+    run = playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=%s" % kept, "-e", "preflight_timeout=3", "-v")
     assert run.rc == 0, run.text
     archive = kept / "localhost.tar.gz"
     with tarfile.open(archive) as tar:
         assert "localhost/snapshot.json" in tar.getnames()
     assert archive.stat().st_mode & 0o077 == 0 or archive.stat().st_mode & 0o044 == 0o044
-    assert not list(pathlib.Path("/tmp").glob("ansible.*.vllm-snapshot")), "the node's temporary folder must be gone"
+    used = set(re.findall(r"/[^\s'\"]+\.vllm-snapshot", run.text))
+    assert used, run.text
+    assert not [folder for folder in used if os.path.exists(folder)], "the node's temporary folder must be gone"
 
 
 def test_recorded_archive_is_judged_like_the_node(playbook, inventory, tmp_path):
