@@ -15,6 +15,8 @@ from .text import integer
 MAX_UNITS = 16
 MAX_FILES = 20
 MAX_ENV = 60
+REMEDIATION = "/var/lib/inferops-vllm/remediation.json"
+"""State file of a node that was remediated (module remediation_state)."""
 
 
 def usable_units(options: Any) -> List[str]:
@@ -36,8 +38,17 @@ def collect(reader: Reader, options: Any) -> Dict[str, Any]:
         "units": units,
         "processes": _processes(reader, unknown),
         "env_files": _env_files(reader, units or [], unknown),
+        "remediation": _remediation(reader, unknown),
         "unknown": unknown,
     }
+
+
+def _remediation(reader: Reader, unknown: Dict[str, str]) -> Optional[str]:
+    """Text of the state file, as it stands: what it means is told by those who remediate."""
+    content = reader.read(REMEDIATION)
+    if content.text is None and content.error != "missing":
+        unknown["remediation"] = "%s could not be read: %s" % (REMEDIATION, content.error)
+    return content.text
 
 
 def _units(reader: Reader, options: Any, unknown: Dict[str, str]) -> Optional[List[Dict[str, Any]]]:
