@@ -10,7 +10,7 @@ import signal
 import stat
 import subprocess
 import time
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .children import in_children
 from .probes import PROBES
@@ -140,11 +140,13 @@ class _Command:
         self.parts: Dict[str, List[bytes]] = {"out": [], "err": []}
         self.sizes = {"out": 0, "err": 0}
         self.open: Dict[str, Any] = {}
+        self.started = time.monotonic()
+        self.ended: Optional[float] = None
         try:
             env = command_environment()
             program = argv[0]
             if "/" not in program:
-                program = _find(program, env["PATH"])
+                program = find_program(program, env["PATH"])
                 if not program:
                     self.failed = "missing"
                     return
@@ -185,18 +187,22 @@ class _Command:
             pass
 
     def close(self) -> None:
+        if self.ended is None:
+            self.ended = time.monotonic()
         for stream in self.open.values():
             stream.close()
         self.open = {}
 
     def result(self) -> Ran:
         out, err = (b"".join(self.parts[k])[:OUTPUT_LIMIT].decode("utf-8", "replace") for k in ("out", "err"))
+        seconds = round((self.ended or time.monotonic()) - self.started, 3)
         if self.timed_out:
-            return Ran(None, out, err, "timeout")
-        return Ran(self.process.returncode, out, err, "too_large" if self.overflow else "")
+            return Ran(None, out, err, "timeout", seconds)
+        return Ran(self.process.returncode, out, err, "too_large" if self.overflow else "", seconds)
 
 
-def _find(program: str, path: str) -> str:
+def find_program(program: str, path: str) -> str:
+    """Full path of `program` in the folders of `path`, empty when it is in none."""
     for folder in path.split(":"):
         candidate = os.path.join(folder, program)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):

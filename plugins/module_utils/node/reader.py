@@ -45,13 +45,14 @@ class Names(NamedTuple):
 class Ran(NamedTuple):
     """Outcome of a command. `rc` is None when it did not end (then `error` says why).
 
-    `out` and `err` keep what was printed, also by a command that was abandoned.
+    `out` and `err` keep what was printed, also by a command that was abandoned. `seconds` is how long it ran on a live node.
     """
 
     rc: Optional[int]
     out: str = ""
     err: str = ""
     error: str = ""
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,7 @@ A snapshot is a folder (or a ``.tar.gz`` of one) holding
 ``answers.json``
     ``{"read": {path: text | {"error": …} | {"body": …}}, "names": …, "link": …, "kind": …, "probe": …}``
 ``commands.json``
-    ``[{"argv": […], "rc": 0, "error": "", "out": text | {"body": …}, "err": …}]``
+    ``[{"argv": […], "rc": 0, "error": "", "out": text | {"body": …}, "err": …, "seconds": only of a live node}]``
 ``bodies/``
     texts longer than 2 KiB, one plain file each, named after the path or command
 ``MANIFEST.sha256``
@@ -78,10 +78,13 @@ def render(reader: Reader, node: str, options: Mapping[str, Any], recorded_at: O
         answer = reader.memo[key]
         if key[0] == "run":
             label = " ".join(part.rsplit("/", 1)[-1] for part in key[1:])
-            commands.append({
+            entry = {
                 "argv": list(key[1:]), "rc": answer.rc, "error": answer.error,
                 "out": body(label, answer.out), "err": body(label + " stderr", answer.err),
-            })
+            }
+            if answer.seconds:
+                entry["seconds"] = answer.seconds
+            commands.append(entry)
         elif key[0] == "probe":
             answers["probe"]["%s %s" % key[1:]] = {"error": answer.error} if answer.error else {"value": answer.value}
         elif answer.error:
@@ -261,9 +264,10 @@ def open_snapshot(root: str, timeout: float = 10.0) -> Tuple[MemoryReader, Dict[
         argv = entry.get("argv") if isinstance(entry, dict) else None
         if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
             raise SnapshotError("%s: commands.json: an entry has no argv" % root)
-        rc = entry.get("rc")
+        rc, seconds = entry.get("rc"), entry.get("seconds")
         memo[("run",) + tuple(argv)] = Ran(
-            rc if isinstance(rc, int) else None, text(entry.get("out", "")), text(entry.get("err", "")), _word(entry.get("error")))
+            rc if isinstance(rc, int) else None, text(entry.get("out", "")), text(entry.get("err", "")), _word(entry.get("error")),
+            seconds if isinstance(seconds, float) else 0.0)
     return reader, head
 
 
@@ -318,7 +322,7 @@ def _folder(root: str) -> Callable[[str, int], bytes]:
     return fetch
 
 
-class _Bounded:
+class Bounded:
     """A stream that ends in an error after MAX_TOTAL bytes and the headers of MAX_FILES files."""
 
     def __init__(self, source: Any) -> None:
@@ -334,7 +338,7 @@ class _Bounded:
 
 
 @contextmanager
-def _unpacked(path: str) -> Iterator[IO[bytes]]:
+def unpacked(path: str) -> Iterator[IO[bytes]]:
     """The tar inside `path` as a stream, unpacked by gzip or, by its first four bytes, by the program zstd."""
     with open(path, "rb") as packed:
         magic = packed.read(4)
@@ -364,7 +368,7 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
         process.wait()
 
 
-def _members(path: str, stream: _Bounded) -> Dict[str, bytes]:
+def _members(path: str, stream: Bounded) -> Dict[str, bytes]:
     """Files of a snapshot in the tar `stream`, by name without the top folder; everything else is passed over.
 
     A stream, so that sizes are checked before a member is unpacked; and a bounded one, since headers have sizes too.
@@ -395,8 +399,8 @@ def _archive(path: str) -> Callable[[str, int], bytes]:
 
     members: Dict[str, bytes] = {}
     try:
-        with _unpacked(path) as packed:
-            stream = _Bounded(packed)
+        with unpacked(path) as packed:
+            stream = Bounded(packed)
             members = _members(path, stream)
             # To the end, so that a cut or changed archive is found by its checksum.
             while stream.read(1 << 20):

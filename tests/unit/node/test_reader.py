@@ -50,7 +50,7 @@ def took(clock: List[float]) -> float:
 # -- commands ------------------------------------------------------------------------------------
 def test_output_and_exit_code(program: Callable[..., str]) -> None:
     ran = LiveReader(5).run([program("echo out; echo err >&2; exit 3")])
-    assert ran == Ran(3, "out\n", "err\n") and not ran.ok
+    assert ran[:4] == Ran(3, "out\n", "err\n")[:4] and not ran.ok and 0 < ran.seconds < 9
     assert "exited with 3: err" in ran.reason("it")
 
 
@@ -117,7 +117,7 @@ def test_hung_commands_one_after_another_stay_below_the_bound_of_the_run(program
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_reader(program: Callable[..., str], clock: List[float]) -> None:
     ran = LiveReader(5).run([program("sleep 20 & echo done")])
-    assert ran == Ran(0, "done\n", "")
+    assert ran[:4] == Ran(0, "done\n", "")[:4]
     assert took(clock) < 3
 
 

@@ -97,7 +97,7 @@ MEMOS = st.fixed_dictionaries({
     "texts": st.dictionaries(st.tuples(st.sampled_from(["read", "link", "kind"]), TEXTS), CONTENTS, max_size=6),
     "run": st.dictionaries(
         st.lists(TEXTS, min_size=1, max_size=3).map(tuple),
-        st.builds(Ran, st.none() | st.integers(-64, 255), LONG, LONG, NONE | ERRORS), max_size=4),
+        st.builds(Ran, st.none() | st.integers(-64, 255), LONG, LONG, NONE | ERRORS, seconds=st.sampled_from([0.0, 0.125])), max_size=4),
     "names": st.dictionaries(
         TEXTS, st.builds(Names, st.lists(TEXTS, max_size=4), NONE) | ERRORS.map(lambda error: Names([], error)), max_size=3),
     "probe": st.dictionaries(
