@@ -22,7 +22,8 @@ _ESCAPE = re.compile(
     r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b\n]{0,4096}(?:\x1b\\)?"
     r"|\x1b[ -/]{0,4}[0-~]|\x9b[0-?]{0,64}[ -/]{0,8}[@-~]")
 # Colours whose escape character was written out or lost on the way through a terminal, a pager or a web form.
-_WRITTEN = re.compile(r"(?:\\x1b|\\u001b|\\033|#033|\^\[)?\[[0-9]{1,3}(?:;[0-9]{1,3}){0,5}m|(?:\\x1b|\\u001b|\\033|#033|\^\[)\[[0-9;?]{0,12}[A-Za-z]")
+_LOST = re.compile(r"\[[0-9]{1,3}(?:;[0-9]{1,3}){0,5}m")
+_WRITTEN = re.compile(r"(?:\\x1b|\\u001b|\\033|#033|\^\[)(?:\[[0-9;?]{0,24}[A-Za-z])?")
 
 
 def clean(text: str) -> str:
@@ -30,12 +31,15 @@ def clean(text: str) -> str:
 
     A tab becomes one blank, any other blank too.
     """
-    if text.isprintable() and "m" not in text:
+    if text.isprintable() and "[" not in text:
         return text
     if "\x1b" in text or "\x9b" in text:
         text = _ESCAPE.sub("", text)
     if "[" in text:
-        text = _WRITTEN.sub("", text)
+        if "^[[" in text or "#033[" in text or "\\x1b[" in text or "\\u001b[" in text or "\\033[" in text:
+            text = _WRITTEN.sub("", text)
+        if _LOST.search(text):
+            text = _LOST.sub("", text)
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else (" " if char.isspace() else "") for char in text])

@@ -139,6 +139,8 @@ class Assembler:
         self._shapes: Dict[str, int] = {}
         self._fed = 0
         self._done: List[Event] = []
+        self.waiting = False
+        """Whether the next block may go on with an event of the last one."""
         self.productive = 0
         """Number of the last fed line, counted by :meth:`feed`, that joined an event."""
 
@@ -150,6 +152,14 @@ class Assembler:
     def live(self) -> bool:
         """Whether an event waits for the end of its traceback."""
         return any(item.state in ("trace", "usage") for items in self._open.values() for item in items.values())
+
+    def gap(self) -> None:
+        """Lines have been left out: what follows continues nobody's event by its place, only by its prefix."""
+        self._fed += 2
+        self._last = None
+        if self._count > 64:
+            for item in [one for items in self._open.values() for one in items.values() if self._fed - one.touched > 2000]:
+                self._close(item)
 
     def glance(self, raw: bytes) -> bool:
         """Take only the time and the writer of a line that is not wanted itself; True when it had a time."""
@@ -259,7 +269,7 @@ class Assembler:
             for item in (own, other):
                 if item is None:
                     continue
-                if item.chained or item.group >= 0 and text[:1] == " ":
+                if item.chained or (item.group >= 0 and text[:1] == " "):
                     return item
                 if item.state == "plain" and not item.body and item.touched == self._fed - 1 and _CALLS_TRACEBACK.search(item.line.text) \
                         and item.line.level in ("ERROR", "CRITICAL", ""):
@@ -466,8 +476,48 @@ def year_of(sources: Sequence[Source]) -> int:
     return newest or files
 
 
+_HEAD = re.compile(rb"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]|([0-9]{2}-[0-9]{2}) |(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +([0-9]{1,2}) )([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)")
+_NEXT_IS_FRAME = re.compile(rb"Traceback \(most recent call last\):\r?\n[^\n]{0,400}File \"")
+
+
+def newest_first(head: bytes) -> bool:
+    """Whether the lines of the first bytes run backwards in time, as web pages and log stores show them."""
+    falls = rises = 0
+    last = b""
+    for raw in head[:65536].split(b"\n")[:400]:
+        found = _HEAD.search(raw[:300])
+        if not found:
+            continue
+        stamp = (found.group(1) or found.group(2) or (found.group(3) or b"").rjust(2)) + b" " + found.group(4)
+        if last and len(stamp) == len(last):
+            falls += stamp < last
+            rises += stamp > last
+        last = stamp
+    return falls >= 4 and rises * 10 < falls
+
+
+def turned(data: bytes) -> Tuple[List[bytes], List[int]]:
+    """Lines of a newest-first log in the order of time, with their numbers.
+
+    A store that turns records, not lines, leaves the lines of one record in order: then lines without a time stay behind the line
+    with one that they follow.
+    """
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    if not _NEXT_IS_FRAME.search(data):
+        return lines[::-1], list(range(len(lines), 0, -1))
+    records: List[List[int]] = []
+    for index, raw in enumerate(lines):
+        if not records or _HEAD.search(raw[:300]):
+            records.append([])
+        records[-1].append(index)
+    order = [index for record in reversed(records) for index in record]
+    return [lines[index] for index in order], [index + 1 for index in order]
+
+
 def events(sources: Iterable[Source], wanted: Optional[Iterable[str]] = None, stats: Optional[Stats] = None, year: int = 0) -> Iterator[Event]:
-    """Events of all sources, one source after the other, in the order of their last line.
+    """Events of all sources, one source after the other, in the order in which they are complete.
 
     Args:
         sources: streams to read.
@@ -486,15 +536,107 @@ def events(sources: Iterable[Source], wanted: Optional[Iterable[str]] = None, st
         stats.files += 1
         assembler = Assembler(source, stats, year)
         try:
-            for block in blocks(chunks(source), stats):
-                yield from _read_all(block, assembler)
+            for lines, numbers, data in _portions(source, stats):
+                if scanner is None:
+                    for raw, number in zip(lines or data.split(b"\n"), numbers):
+                        yield from assembler.feed(number, raw)
+                else:
+                    yield from _selected(scanner, lines, numbers, data, assembler)
         except Refused as exc:
             stats.refused.append((source.name, str(exc)))
         yield from assembler.flush()
+        if scanner is not None:
+            for shape, count in scanner.reset().items():
+                stats.repeated(source.name, shape, count)
 
 
-def _read_all(block: _Block, assembler: Assembler) -> Iterator[Event]:
-    number = block.number
-    for raw in block.data.split(b"\n"):
-        yield from assembler.feed(number, raw)
-        number += 1
+def _portions(source: Source, stats: Stats) -> Iterator[Tuple[List[bytes], Sequence[int], bytes]]:
+    """Lines (empty when they are not split yet), their numbers, and the block that holds them; a newest-first log is turned round."""
+    pieces = chunks(source)
+    first = next(pieces, b"")
+    if newest_first(first):
+        held = [first]
+        size = len(first)
+        for data in pieces:
+            held.append(data)
+            size += len(data)
+            if size > MAX_REVERSED:
+                break
+        if size <= MAX_REVERSED:
+            stats.reversed.append(source.name)
+            stats.bytes += size
+            lines, numbers = turned(b"".join(held))
+            stats.lines += len(lines)
+            for start in range(0, len(lines), 8192):
+                part = lines[start:start + 8192]
+                yield part, numbers[start:start + 8192], b"\n".join(part)
+            return
+        stats.refused.append((source.name, "is newest first and too large to turn round: read in the order of the file"))
+        pieces = _chain(held, pieces)
+        first = b""
+    for block in blocks(_chain([first], pieces), stats):
+        yield [], range(block.number, block.number + block.data.count(b"\n") + 1), block.data
+
+
+def _chain(held: Iterable[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
+    for data in held:
+        if data:
+            yield data
+    yield from rest
+
+
+# A line that begins a record of its own, of no interest: the traceback of another writer may go on behind it.
+_OTHER = re.compile(rb"(?:\([A-Za-z][^()\n]{0,80}\) ?|\S{1,60} {0,20}\| |[0-9T:.Z-]{20,35} |\x1b\[[0-9;]{1,12}m){0,4}(?:(?:INFO|DEBUG)[ :]|\S{1,80} \[[0-9]\] NCCL INFO)")
+
+
+def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data: bytes, assembler: Assembler) -> Iterator[Event]:
+    """Feed the lines that matter, those that continue them, and nothing else."""
+    hits = scanner.hits(data)
+    if not hits and not assembler.waiting:
+        return
+    lines = lines or data.split(b"\n")
+    count = len(lines)
+    index = 0
+    position = 0
+    # A traceback at the end of the block before goes on here.
+    going = assembler.waiting
+    while True:
+        if not going:
+            while position < len(hits) and hits[position] < index:
+                position += 1
+            if position >= len(hits):
+                return
+            start = hits[position]
+            if start > index or index == 0:
+                assembler.gap()
+                for back in range(start - 1, max(index, start - 24) - 1, -1):
+                    if assembler.glance(lines[back]):
+                        break
+            index = start
+        quiet = 0
+        passed = b""
+        while index < count:
+            while position < len(hits) and hits[position] < index:
+                position += 1
+            hit = position < len(hits) and hits[position] == index
+            raw = lines[index]
+            if not hit and _OTHER.match(raw):
+                quiet += 1
+                passed = raw
+            else:
+                if passed:
+                    assembler.glance(passed)
+                    passed = b""
+                before = assembler.productive
+                yield from assembler.feed(numbers[index], raw)
+                quiet = 0 if hit or assembler.productive != before else quiet + 4
+            index += 1
+            if quiet > QUIET_LINES and (quiet > QUIET_LINES_OPEN or not assembler.live()):
+                break
+        else:
+            assembler.waiting = quiet <= QUIET_LINES or assembler.live()
+            return
+        if passed:
+            assembler.glance(passed)
+        assembler.waiting = False
+        going = False
