@@ -12,6 +12,7 @@ import socket
 import tempfile
 from typing import Any, Dict, List, Mapping, Optional
 
+from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -25,7 +26,8 @@ from ..plugin_utils.plan_text import summary
 
 display = Display()
 
-WORDS = cluster.WORDS + ("model", "revision", "weights_path", "port", "shutdown_timeout", "engine", "router_image", "overrides", "env_overrides")
+WORDS = cluster.WORDS + ("model", "revision", "weights_path", "port", "shutdown_timeout", "engine", "runtime", "venv", "link_port", "router_image",
+                         "overrides", "env_overrides")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:+-]{0,200}\Z")
 
 
@@ -72,7 +74,11 @@ class ActionModule(ActionBase):
         done = "would be written to" if self._play_context.check_mode and changes else "stands in"
         for text, color in summary(plan, "The plan %s %s" % (done, folder)):
             display.display(text, color=color)
-        result["plan"] = os.path.join(folder, "plan.json")
+        result["plan"] = result["document"] = os.path.join(folder, "plan.json")
+        if self._play_context.check_mode and changes:
+            # What is looked at later in this run is the plan as it would be; Ansible removes this folder at the end.
+            result["document"] = os.path.join(C.DEFAULT_LOCAL_TMP, "vllm-plan", "plan.json")
+            write(os.path.dirname(result["document"]), wanted, [{"path": "plan.json", "text": wanted["plan.json"]}])
         if plan["refused"]:
             result["failed"] = True
             result["msg"] = "The plan is refused: %s" % "; ".join(item["why"] for item in plan["refused"][:6])

@@ -53,6 +53,18 @@ options:
   engine:
     description: Container engine, V(docker) or V(podman); left out means V(docker).
     type: raw
+  runtime:
+    description:
+      - V(container), or V(venv) for hosts that build vLLM themselves into a virtual environment; left out means V(container).
+    type: raw
+  venv:
+    description: Folder of that virtual environment on the nodes; left out means C(/opt/vllm).
+    type: raw
+  link_port:
+    description:
+      - Port on which the head of an engine over several nodes tells its workers what state it is in, so that all its ranks restart together;
+        left out means 29490.
+    type: raw
   router_image:
     description: Image that holds C(vllm-router); left out means a virtual environment on the router's host.
     type: raw
@@ -108,6 +120,11 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: Path of plan.json.
+  returned: always, but for O(validate_only=true)
+  type: str
+  sample: /srv/plan/plan.json
+document:
+  description: Path of the plan that was made now, in check mode a copy that is gone after the run.
   returned: always, but for O(validate_only=true)
   type: str
   sample: /srv/plan/plan.json

@@ -15,7 +15,7 @@ import pytest
 from .conftest import ROOT
 
 FARM = ROOT / "collections" / "ansible_collections" / "inferops" / "vllm"
-IN_PLACE = ("galaxy.yml", "README.md", "LICENSE", "CHANGELOG.md", "meta", "plugins", "playbooks", "tests", "changelogs", "inventories", "docs")
+IN_PLACE = ("galaxy.yml", "README.md", "LICENSE", "CHANGELOG.md", "meta", "plugins", "playbooks", "roles", "tests", "changelogs", "inventories", "docs")
 
 
 def command(*argv: str, cwd: pathlib.Path, **env: str) -> subprocess.CompletedProcess:
@@ -40,15 +40,13 @@ def test_symlink_farm_is_complete_and_leads_home():
         link = FARM / name
         assert link.is_symlink(), "%s is missing from the farm" % name
         assert link.resolve() == (ROOT / name).resolve()
-    if (ROOT / "roles").is_dir():
-        assert (FARM / "roles").resolve() == (ROOT / "roles").resolve()
 
 
 def test_artefact_holds_what_users_need_and_nothing_else(installed):
     with tarfile.open(next(installed.glob("inferops-vllm-*.tar.gz"))) as tar:
         names = tar.getnames()
     tops = {name.split("/")[0] for name in names}
-    assert {"plugins", "playbooks", "meta", "README.md", "LICENSE", "CHANGELOG.md", "inventories", "docs"} <= tops
+    assert {"plugins", "playbooks", "roles", "meta", "README.md", "LICENSE", "CHANGELOG.md", "inventories", "docs"} <= tops
     assert not tops & {"tests", "molecule", ".ci", ".config", ".venv", "collections", "requirements", "Makefile", "pyproject.toml", "ansible.cfg"}
     assert {"inventories/demo/hosts.yml", "inventories/recorded/b300-01/snapshot.json", "plugins/plugin_utils/report/templates/report.js"} <= set(names)
     assert not [name for name in names if name.startswith("inventories/lab") or "__pycache__" in name]

@@ -8,6 +8,8 @@ arithmetic or the facts that contradict each other; what had to be assumed is sa
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -56,6 +58,15 @@ def build(declared: Mapping[str, Any], nodes: Sequence[Node]) -> Document:
         return _Plan(context, words, chosen, [node for node in nodes if "vllm_router" in _groups(node)], beside).document()
     except InputError as exc:
         return _empty([(str(exc), [])])
+
+
+def _mark(engine: Engine, entries: Mapping[str, Dict[str, Any]]) -> None:
+    """Give all ranks of `engine` one digest of what they run together, so that none starts beside a rank of another plan."""
+    own = [entries[node.name] for node in engine.nodes]
+    text = json.dumps([[entry[key] for key in ("argv", "env", "image", "container", "venv")] for entry in own], sort_keys=True)
+    for entry in own:
+        if entry["link"]:
+            entry["link"]["plan"] = hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _empty(refused: Sequence[Refusal]) -> Document:
@@ -139,6 +150,8 @@ class _Plan:
         composer = Composer(self.context, self.words, row, self.version, self.image, self.places, self.notes)
         dmabuf = fallback(self.nodes) if self.context.needs_rdma and self.nvidia else None
         made = {node.name: composer.node(engine, rank, node, dmabuf) for engine in engines for rank, node in enumerate(engine.nodes)}
+        for engine in engines:
+            _mark(engine, made)
         made.update({node.name: composer.router(node, engines) for node in self.routers})
         return made
 

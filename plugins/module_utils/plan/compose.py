@@ -17,6 +17,9 @@ from .profiles import MODELS, STRATEGIES, Hardware
 from .recipe import Layer
 from .words import Words
 
+ROUTER_VENV = "/opt/vllm-router"
+"""Virtual environment of a router without an image."""
+
 
 class Engine(NamedTuple):
     """Nodes that serve as one: `pool` is ``""``, ``prefill`` or ``decode``; nodes stand in rank order."""
@@ -104,16 +107,27 @@ class Composer:
         self._spelling(draft)
         self._sound(draft, engine, node)
         ports = self._ports(draft, pool, headless)
+        if len(engine.nodes) > 1:
+            ports["link"] = self.words.link
         url = "" if headless else "http://%s/health" % host_port(where.listen, ports["api"])
         role = pool or ("head" if rank == 0 else "worker")
         argv = ["vllm", "serve", self.model_name]
         for name, value in draft.flags.items():
             argv += render(name, value)
         return {
-            "role": role, "rank": rank, "engine": engine.name, "argv": argv, "env": dict(draft.env), "image": self.image,
-            "container": self._container(draft, engine, node), "container_engine": self.words.container, "ports": ports, "address": where.address,
+            "role": role, "rank": rank, "engine": engine.name, "argv": argv, "env": dict(draft.env),
+            "image": "" if self.words.runtime == "venv" else self.image, "container": self._container(draft, engine, node),
+            "container_engine": self.words.container, "runtime": self.words.runtime, "venv": self.words.venv if self.words.runtime == "venv" else "",
+            "version": versions.word(self.version), "ports": ports, "address": where.address, "link": self._link(engine, rank),
             "health_url": url or None, "stop_seconds": self.words.shutdown + 30, "reasons": draft.reasons(),
         }
+
+    def _link(self, engine: Engine, rank: int) -> Optional[Dict[str, Any]]:
+        """What the link agent of this rank needs to know of the others; None for an engine on one node, which needs none."""
+        if len(engine.nodes) < 2:
+            return None
+        return {"engine": engine.name, "rank": rank, "port": self.words.link, "addresses": [self.places[node.name].address for node in engine.nodes],
+                "names": [node.name for node in engine.nodes]}
 
     def _recipe(self, draft: Draft, engine: Engine, rank: int) -> None:
         """The layers of the public recipe, in its order."""
@@ -318,8 +332,14 @@ class Composer:
         return made
 
     def _container(self, draft: Draft, engine: Engine, node: Node) -> List[str]:
+        if self.words.runtime == "venv":
+            draft.note("no container", "own", "vllm_runtime: venv runs %s/bin/vllm of the host" % self.words.venv)
+            return []
         made = list(recipe.CONTAINER_BASE)
         kind = self.row.vendor
+        if kind != "cpu":
+            # A machine for tests may be held to a lower limit, which the container could not raise.
+            made += recipe.CONTAINER_FILES
         if kind == "nvidia":
             listed_cdi = any(spec.get("kind") == "nvidia.com/gpu" for spec in node.items("container.cdi"))
             if self.words.container == "podman" or (listed_cdi and node.get("container.docker.cdi") is True):
@@ -356,6 +376,8 @@ class Composer:
         return {
             "role": "router", "rank": 0, "engine": "router", "argv": argv, "env": {}, "image": self.words.router_image,
             "container": ["--network", "host"] if self.words.router_image else [], "container_engine": self.words.container,
+            "runtime": "container" if self.words.router_image else "venv", "venv": "" if self.words.router_image else ROUTER_VENV, "version": "",
+            "link": None,
             "ports": {"api": recipe.PORTS["router"]}, "address": where.address,
             "health_url": "http://%s/health" % host_port(where.listen, recipe.PORTS["router"]), "stop_seconds": 30,
             "reasons": [{"what": "vllm-router", "layer": "strategy pd_cluster", "why": "one address for clients in front of both pools"}],

@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Mapping, Tuple
 from ..checks.wording import short
 from .flags import VERSION, find, near, problem
 from .resolve import InputError
+from .secret import SECRET
 from .versions import REMOVED
 
-SECRET = re.compile(r"(?:api_?key|token|passw(?:or)?d|secret|credential)s?\Z", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _PLAN = "vllm_strategy and the order of the inventory decide it for each node"
 

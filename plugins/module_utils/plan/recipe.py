@@ -175,12 +175,13 @@ HCAS_MOST = 32
 
 PORTS: Dict[str, int] = {
     "api": 8000, "prefill": 8001, "decode": 8002, "router": 30000, "master": 29501, "dp_rpc": 29550,
-    "side_channel_prefill": 5557, "side_channel_decode": 5558,
+    "side_channel_prefill": 5557, "side_channel_decode": 5558, "link": 29490,
 }
-"""Ports by purpose; api, prefill, decode and side channels are the recipe's, the others the programs' own defaults."""
+"""Ports by purpose; api, prefill, decode and side channels are the recipe's, link is this collection's, the others the programs' own defaults."""
 
 # -- containers ----------------------------------------------------------------------------------------------
-CONTAINER_BASE: Tuple[str, ...] = ("--network", "host", "--ipc", "host", "--ulimit", "nofile=1048576:1048576")
+CONTAINER_BASE: Tuple[str, ...] = ("--network", "host", "--ipc", "host")
+CONTAINER_FILES: Tuple[str, ...] = ("--ulimit", "nofile=1048576:1048576")
 CONTAINER_GPUS: Dict[str, Tuple[str, ...]] = {
     "nvidia": ("--gpus", "all"),
     "cdi": ("--device", "nvidia.com/gpu=all"),

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ..checks.wording import short
 
-CONTAINER_NAME = "vllm"
 SETTINGS = "/etc/vllm"
-"""Folder on a node for the environment file that the unit names."""
-ROUTER = "/opt/vllm-router/bin/vllm-router"
-"""Program of a router without an image: the virtual environment that holds it."""
+"""Folder on a node for the files that the unit names."""
+RUN = "/run"
+"""Folder whose ``NAME/started.json`` says what the running service was started from."""
+LINK = "/usr/local/libexec/inferops-vllm/vllm-link"
+"""The link agent, which lets all ranks of an engine over several nodes start and end together."""
+LINK_UNIT = "vllm-link.service"
+START_TRIES, START_SPAN_S = 3, 7200
+"""Starts that are tried in that time: a start takes many minutes, and what fails three times needs a person."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_-]+\Z")
 _SYSTEMD_PLAIN = re.compile(r"[A-Za-z0-9@+=:,./_-]+\Z")
@@ -26,14 +30,61 @@ _SYSTEMD_PLAIN = re.compile(r"[A-Za-z0-9@+=:,./_-]+\Z")
 Entry = Mapping[str, Any]
 
 
+def service_name(entry: Entry) -> str:
+    """Name of the node's service without ending: ``vllm``, or ``vllm-router``. Its container has the same name."""
+    return "vllm-router" if entry["role"] == "router" else "vllm"
+
+
+def runtime(entry: Entry) -> str:
+    """What runs the service: ``docker``, ``podman`` or ``venv``."""
+    if entry.get("runtime") == "venv" or (entry["role"] == "router" and not entry["image"]):
+        return "venv"
+    return str(entry["container_engine"])
+
+
 def unit_name(entry: Entry) -> str:
-    """Name of the node's unit: ``vllm.service``, or ``vllm-router.service`` for a router."""
-    return "vllm-router.service" if entry["role"] == "router" else "vllm.service"
+    """File of the node's unit: ``vllm.service``; with Podman ``vllm.container``, from which Quadlet makes vllm.service."""
+    return service_name(entry) + (".container" if runtime(entry) == "podman" else ".service")
+
+
+def env_file(entry: Entry) -> str:
+    """Path on the node of the service's environment file."""
+    return "%s/%s.env" % (SETTINGS, "router" if entry["role"] == "router" else "service")
+
+
+def secrets_file(entry: Entry) -> str:
+    """Path on the node of the service's secrets, 0600."""
+    return "%s/%ssecrets.env" % (SETTINGS, "router-" if entry["role"] == "router" else "")
+
+
+def release_file(entry: Entry) -> str:
+    """Path on the node of the record of what is deployed."""
+    return "%s/%srelease.json" % (SETTINGS, "router-" if entry["role"] == "router" else "")
 
 
 def environment(entry: Entry) -> str:
-    """``NAME=value`` lines for ``docker run --env-file``, which takes everything after = as it stands."""
-    return "".join("%s=%s\n" % (name, _line(value)) for name, value in sorted(entry["env"].items()))
+    """Sorted ``NAME=value`` lines, as the reader of the file takes them.
+
+    ``docker run --env-file`` takes everything after = as it stands; systemd reads quotes and escapes, as a shell does.
+    """
+    return environment_text(entry["env"], runtime(entry) == "venv")
+
+
+def environment_text(env: Mapping[str, Any], quoted: bool) -> str:
+    """Sorted ``NAME=value`` lines; `quoted` for systemd and shells."""
+    quote = env_quoted if quoted else str
+    return "".join("%s=%s\n" % (name, quote(_line(value))) for name, value in sorted(env.items()))
+
+
+def env_quoted(value: str) -> str:
+    """`value` as systemd and a shell both read it in an environment file."""
+    return value if _SYSTEMD_PLAIN.match(value) or not value else '"%s"' % re.sub(r'([\\"$`])', r"\\\1", value)
+
+
+def link_config(entry: Entry) -> str:
+    """link.json of an engine over several nodes; empty for any other."""
+    link = entry.get("link")
+    return json.dumps(dict(link, unit=service_name(entry) + ".service"), indent=2, sort_keys=True) + "\n" if link else ""
 
 
 def arguments(entry: Entry) -> List[str]:
@@ -47,54 +98,94 @@ def command(node: str, entry: Entry) -> str:
     lines = ["#!/bin/sh", "# %s: %s" % (_comment(node), _comment(_what(entry)))]
     if any("IFACE_OF_" in str(value) for value in entry["env"].values()):
         lines.append("# Not complete: IFACE_OF_… in service.env stands for an interface that is not known yet.")
-    if entry["role"] == "router" and not entry["image"]:
-        lines += ["# vllm-router from a virtual environment: python3 -m venv /opt/vllm-router && /opt/vllm-router/bin/pip install vllm-router"]
-        return "\n".join(lines) + "\n\n" + _folded([ROUTER], arguments(entry)[1:])
-    lines += ["# An API key is given by one more --env-file of mode 0600 with VLLM_API_KEY=…, never as a flag.", "", 'cd "$(dirname -- "$0")" || exit 1']
-    first = ["%s run --rm --name %s" % (entry["container_engine"], CONTAINER_NAME)]
+    if entry["role"] == "router" and runtime(entry) == "venv":
+        lines += ["# vllm-router from a virtual environment: python3 -m venv {0} && {0}/bin/pip install vllm-router".format(venv_folder(entry))]
+        return "\n".join(lines) + "\n\n" + _folded([_program(entry)], arguments(entry)[1:])
+    here = 'cd "$(dirname -- "$0")" || exit 1'
+    if runtime(entry) == "venv":
+        lines += ["# An API key is given by VLLM_API_KEY in the environment, never as a flag.", "", here, "set -a", ". ./service.env", "set +a"]
+        return "\n".join(lines) + "\n" + _folded(["exec %s serve" % _program(entry)], [], _pairs(arguments(entry)))
+    lines += ["# An API key is given by one more --env-file of mode 0600 with VLLM_API_KEY=…, never as a flag.", "", here]
+    first = ["%s run --rm --name %s" % (runtime(entry), service_name(entry))]
     parts = _pairs([str(word) for word in entry["container"]]) + [["--env-file", "service.env"], [str(entry["image"])]]
     return "\n".join(lines) + "\n" + _folded(first, [], parts + _pairs(arguments(entry)))
 
 
 def unit(node: str, entry: Entry) -> str:
-    """A systemd unit that keeps the node's service running in the foreground.
+    """The unit that keeps the node's service running in the foreground: a systemd unit, or with Podman a Quadlet.
 
     A dead engine ends with code 0, so it is restarted always; code 2 is an argument that vLLM refuses, which a
     restart does not mend. Only the main process is told to stop, so that running requests end.
     """
-    engine = str(entry["container_engine"])
-    program = "/usr/bin/" + engine
-    stop = int(entry["stop_seconds"])
-    router = entry["role"] == "router" and not entry["image"]
-    before = ["network-online.target"] + ([] if router else (["docker.service"] if engine == "docker" else []) + [
-        "nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service"])
-    volumes = [] if router else [word.split(":")[0] for word in entry["container"] if word.startswith("/") and ":" in word]
-    lines = ["[Unit]", "Description=vLLM: %s" % _systemd_text(_what(entry)), "Wants=network-online.target", "After=" + " ".join(before)]
-    if not router and engine == "docker":
+    kind = runtime(entry)
+    sections = [("Unit", _unit_section(entry, kind))]
+    if kind == "podman":
+        sections.append(("Container", _quadlet(entry)))
+    sections += [("Service", _service_section(entry, kind)), ("Install", ["WantedBy=multi-user.target"])]
+    return "\n".join("[%s]\n%s\n" % (name, "\n".join(lines)) for name, lines in sections)
+
+
+def _unit_section(entry: Entry, kind: str) -> List[str]:
+    link = [LINK_UNIT] if entry.get("link") else []
+    after = ["network-online.target"] + link + (["docker.service"] if kind == "docker" else [])
+    if entry["role"] != "router":
+        after += ["nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-cdi-refresh.service"]
+    lines = ["Description=vLLM: %s" % _systemd_text(_what(entry)), "Wants=" + " ".join(["network-online.target"] + link), "After=" + " ".join(after)]
+    if kind == "docker":
         lines.append("Requires=docker.service")
-    if volumes:
-        lines.append("RequiresMountsFor=" + " ".join(_systemd(path) for path in volumes))
-    # Three tries in two hours: a start takes many minutes, and what fails three times needs a person.
-    lines += ["StartLimitIntervalSec=7200", "StartLimitBurst=3", "", "[Service]", "Type=exec"]
-    if router:
-        lines += ["ExecStart=" + " \\\n    ".join([ROUTER] + _systemd_pairs(arguments(entry)[1:])), "DynamicUser=yes"]
+    mounts = [word.split(":")[0] for word in entry["container"] if word.startswith("/") and ":" in word]
+    mounts += [entry["env"]["HF_HOME"]] if kind == "venv" and entry["env"].get("HF_HOME") else []
+    if mounts:
+        lines.append("RequiresMountsFor=" + " ".join(_systemd(path) for path in mounts))
+    if entry.get("link") and entry["rank"]:
+        # A worker follows its head, whose starts are counted.
+        return lines + ["StartLimitIntervalSec=0"]
+    return lines + ["StartLimitIntervalSec=%d" % START_SPAN_S, "StartLimitBurst=%d" % START_TRIES]
+
+
+def _service_section(entry: Entry, kind: str) -> List[str]:
+    name = service_name(entry)
+    stop = int(entry["stop_seconds"])
+    program = "/usr/bin/" + kind
+    lines = [] if kind == "podman" else ["Type=exec"]
+    lines.append("RuntimeDirectory=%s" % name)
+    if kind == "docker":
+        lines.append("ExecStartPre=-%s rm --force %s" % (program, name))
+    if entry.get("link"):
+        # All ranks start together, however long the last one takes to come.
+        lines += ["ExecStartPre=%s wait" % LINK, "TimeoutStartSec=infinity"]
     else:
-        start = [program, "run", "--rm", "--name", CONTAINER_NAME, "--log-driver", "none"]
+        lines.append("TimeoutStartSec=300")
+    # What the service was started from, for whoever asks whether it still is what is deployed.
+    lines.append("ExecStartPre=-/usr/bin/install --mode=0644 %s %s/%s/started.json" % (release_file(entry), RUN, name))
+    if kind == "docker":
+        start = [program, "run", "--rm", "--name", name, "--pull", "never", "--log-driver", "none"]
         words = _systemd_pairs([str(word) for word in entry["container"]]) + [
-            "--env-file %s/service.env" % SETTINGS, _systemd(str(entry["image"]))] + _systemd_pairs(arguments(entry))
+            "--env-file %s" % env_file(entry), "--env-file %s" % secrets_file(entry), _systemd(str(entry["image"]))] + _systemd_pairs(arguments(entry))
         lines += [
-            "ExecStartPre=-%s rm --force %s" % (program, CONTAINER_NAME),
             "ExecStart=" + " \\\n    ".join([" ".join(start)] + words),
-            "ExecStop=%s stop --time %d %s" % (program, stop, CONTAINER_NAME),
+            "ExecStop=-%s stop --time %d %s" % (program, stop, name),
             # The container lives outside of the unit's control group: killing the group does not end it.
-            "ExecStopPost=-%s rm --force %s" % (program, CONTAINER_NAME),
+            "ExecStopPost=-%s rm --force %s" % (program, name),
         ]
+    elif kind == "venv":
+        lines += ["EnvironmentFile=%s" % env_file(entry), "EnvironmentFile=-%s" % secrets_file(entry)]
+        words = arguments(entry)[1:] if entry["role"] == "router" else ["serve"] + arguments(entry)
+        lines.append("ExecStart=" + " \\\n    ".join([_program(entry)] + _systemd_pairs(words)))
     lines += [
-        "KillMode=mixed", "TimeoutStopSec=%d" % (stop + 30), "Restart=always", "RestartSec=15", "RestartPreventExitStatus=2",
-        "NoNewPrivileges=yes", "ProtectSystem=full", "ProtectHome=yes", "PrivateTmp=yes", "ProtectKernelModules=yes", "ProtectKernelTunables=yes",
-        "ProtectControlGroups=yes", "RestrictRealtime=yes", "LockPersonality=yes", "", "[Install]", "WantedBy=multi-user.target",
+        "KillMode=mixed", "TimeoutStopSec=%d" % (stop + (0 if kind == "venv" else 30)), "Restart=always",
+        "RestartSec=%d" % (5 if entry.get("link") and entry["rank"] else 15), "RestartPreventExitStatus=2", "SuccessExitStatus=143",
+        "LogRateLimitIntervalSec=0",
     ]
-    return "\n".join(lines) + "\n"
+    return lines + list(SANDBOX[kind])
+
+
+def _quadlet(entry: Entry) -> List[str]:
+    """The section from which Quadlet (Podman 4.4 and newer) makes ``podman run``; flags stand in PodmanArgs as planned."""
+    words = ["--pull", "never", "--stop-timeout", str(int(entry["stop_seconds"]))] + [str(word) for word in entry["container"]]
+    return (["ContainerName=%s" % service_name(entry), "Image=%s" % _systemd(str(entry["image"])), "EnvironmentFile=%s" % env_file(entry),
+             "EnvironmentFile=%s" % secrets_file(entry)] + ["PodmanArgs=" + part for part in _systemd_pairs(words)]
+            + ["Exec=" + " \\\n    ".join(_systemd_pairs(arguments(entry)))])
 
 
 def document(plan: Mapping[str, Any]) -> str:
@@ -112,10 +203,45 @@ def files(plan: Mapping[str, Any]) -> Dict[str, str]:
     return made
 
 
+# -- what the unit may do ----------------------------------------------------------------------------------------
+_COMMON = (
+    "NoNewPrivileges=yes", "ProtectHome=yes", "PrivateTmp=yes", "ProtectClock=yes", "ProtectHostname=yes", "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes", "ProtectKernelTunables=yes", "ProtectControlGroups=yes", "RestrictNamespaces=yes", "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes", "LockPersonality=yes", "KeyringMode=private", "SystemCallArchitectures=native", "CapabilityBoundingSet=", "UMask=0077",
+)
+SANDBOX: Dict[str, Tuple[str, ...]] = {
+    # The unit drives the client of the engine and nothing else: no device, no network, no capability.
+    "docker": _COMMON + (
+        "Environment=DOCKER_CONFIG=/run/vllm", "ProtectSystem=strict", "PrivateDevices=yes", "PrivateNetwork=yes", "IPAddressDeny=any",
+        "RestrictAddressFamilies=AF_UNIX", "MemoryDenyWriteExecute=yes", "ProtectProc=invisible", "ProcSubset=pid",
+        "SystemCallFilter=@system-service", "SystemCallFilter=~@privileged @resources", "SystemCallErrorNumber=EPERM",
+    ),
+    # Podman has no daemon: the container is a child of the unit, and what holds the unit would hold the container.
+    "podman": (),
+    # The server itself: it compiles kernels, opens GPUs and RDMA devices, and talks to the other nodes.
+    "venv": _COMMON + (
+        "DynamicUser=yes", "SupplementaryGroups=video render", "CacheDirectory=vllm", "Environment=HOME=/var/cache/vllm",
+        "Environment=XDG_CACHE_HOME=/var/cache/vllm", "Environment=HF_MODULES_CACHE=/var/cache/vllm/modules", "ProtectSystem=strict",
+        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+        "LimitMEMLOCK=infinity", "LimitNOFILE=1048576",
+        "SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap",
+    ),
+}
+"""Lines of the unit's section Service, by runtime."""
+
+
 # -- words -------------------------------------------------------------------------------------------------------
 def _what(entry: Entry) -> str:
     model = str(entry["argv"][2]) if len(entry["argv"]) > 2 and entry["role"] != "router" else "router"
     return "%s, rank %d of %s, %s" % (entry["role"], entry["rank"], entry["engine"], model)
+
+
+def venv_folder(entry: Entry) -> str:
+    return str(entry.get("venv") or ("/opt/vllm-router" if entry["role"] == "router" else "/opt/vllm"))
+
+
+def _program(entry: Entry) -> str:
+    return "%s/bin/%s" % (venv_folder(entry), service_name(entry))
 
 
 def _pairs(words: Sequence[str]) -> List[List[str]]:

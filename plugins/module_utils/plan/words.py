@@ -13,7 +13,9 @@ from .profiles import MODELS, Model
 from .resolve import DEFAULT_PROFILE, InputError, features
 
 DEFAULT_WEIGHTS = "/var/lib/vllm"
+DEFAULT_VENV = "/opt/vllm"
 ENGINES = ("docker", "podman")
+RUNTIMES = ("container", "venv")
 
 _PATH = re.compile(r"/[A-Za-z0-9._/+@=-]{0,254}\Z")
 _MODEL = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._/+@=-]{0,254}\Z")
@@ -28,6 +30,9 @@ class Words(NamedTuple):
         version: declared version of vLLM, () when it is left out.
         model: id or path of other weights than the variant's, empty for none.
         container: container engine, ``docker`` or ``podman``.
+        runtime: ``container``, or ``venv`` for a virtual environment on the node.
+        venv: folder of that environment.
+        link: port on which the head tells the other ranks of its engine what state it is in.
         flags, env: overrides as :mod:`.overrides` gives them.
     """
 
@@ -39,6 +44,9 @@ class Words(NamedTuple):
     port: int
     shutdown: int
     container: str
+    runtime: str
+    venv: str
+    link: int
     router_image: str
     flags: Mapping[str, Any]
     env: Mapping[str, Any]
@@ -61,6 +69,9 @@ def read(declared: Mapping[str, Any]) -> Words:
         port=_whole(declared, "vllm_port", recipe.PORTS["api"], 1, 65535),
         shutdown=_whole(declared, "vllm_shutdown_timeout", recipe.SHUTDOWN_S, 0, 86400),
         container=_one(declared, "vllm_engine", ENGINES),
+        runtime=_one(declared, "vllm_runtime", RUNTIMES),
+        venv=_matching(declared, "vllm_venv", _PATH, "an absolute path") or DEFAULT_VENV,
+        link=_whole(declared, "vllm_link_port", recipe.PORTS["link"], 1, 65535),
         router_image=_matching(declared, "vllm_router_image", _IMAGE, "the name of an image"),
         flags=overrides.flags(declared.get("vllm_overrides")),
         env=overrides.env(declared.get("vllm_env_overrides")),

@@ -62,7 +62,7 @@ def test_tensor_parallel_over_nodes_has_a_head_and_headless_workers() -> None:
     several = {"--tensor-parallel-size": "16", "--nnodes": "2", "--master-addr": "10.0.0.1"}
     assert flags(head) == {**HOPPER, **several, "--node-rank": "0", **serving("10.0.0.1")}
     assert flags(worker) == {**HOPPER, **several, "--node-rank": "1", "--headless": True}
-    assert (worker["role"], worker["health_url"], worker["ports"]) == ("worker", None, {"master": 29501})
+    assert (worker["role"], worker["health_url"], worker["ports"]) == ("worker", None, {"master": 29501, "link": 29490})
     assert head["env"]["VLLM_HOST_IP"] == "10.0.0.1" and worker["env"]["VLLM_HOST_IP"] == "10.0.0.2"
     assert worker["env"]["GLOO_SOCKET_IFNAME"] == "eno1" and worker["env"]["NCCL_SOCKET_IFNAME"] == "=eno1"
     assert worker["env"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
@@ -97,7 +97,7 @@ def test_dep_serves_on_every_node() -> None:
     assert flags(plan["nodes"]["n1"]) == {**shared, **serving("10.0.0.1")}
     assert flags(plan["nodes"]["n2"]) == {**shared, "--data-parallel-start-rank": "8", **serving("10.0.0.2")}
     assert [entry["health_url"] for entry in plan["nodes"].values()] == ["http://10.0.0.1:8000/health", "http://10.0.0.2:8000/health"]
-    assert plan["nodes"]["n1"]["ports"] == {"api": 8000, "dp_rpc": 29550}
+    assert plan["nodes"]["n1"]["ports"] == {"api": 8000, "dp_rpc": 29550, "link": 29490}
 
 
 def test_dep_on_trays_uses_mega_moe_over_nvlink_and_not_over_rdma() -> None:

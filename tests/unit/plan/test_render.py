@@ -78,12 +78,12 @@ def test_environment_is_what_docker_reads() -> None:
     entry = dep()["nodes"]["n1"]
     lines = render.environment(entry).splitlines()
     assert dict(line.split("=", 1) for line in lines) == entry["env"] and lines == sorted(lines)
-    assert render.environment({"env": {"A": "1\n2"}}) == "A=1 2\n"
+    assert render.environment_text({"A": "1\n2"}, False) == "A=1 2\n"
 
 
 def test_the_unit_stops_by_the_engine_restarts_a_dead_engine_and_not_a_refused_argument() -> None:
     unit = render.unit("n1", dep()["nodes"]["n1"])
-    assert {"Restart=always", "RestartPreventExitStatus=2", "KillMode=mixed", "Requires=docker.service", "ExecStop=/usr/bin/docker stop --time 90 vllm",
+    assert {"Restart=always", "RestartPreventExitStatus=2", "KillMode=mixed", "Requires=docker.service", "ExecStop=-/usr/bin/docker stop --time 90 vllm",
             "TimeoutStopSec=120", "ExecStopPost=-/usr/bin/docker rm --force vllm", "RequiresMountsFor=/var/lib/vllm"} <= set(unit.splitlines())
     assert "VLLM_" not in unit and "NCCL_" not in unit
 
@@ -91,7 +91,10 @@ def test_the_unit_stops_by_the_engine_restarts_a_dead_engine_and_not_a_refused_a
 def test_podman_uses_cdi_and_does_not_wait_for_docker() -> None:
     entry = sound(cluster(1), hardware="b300", strategy="single_node_tp", engine="podman")["nodes"]["n1"]
     unit = render.unit("n1", entry)
-    assert "ExecStart=/usr/bin/podman run" in unit and "docker" not in unit and "nvidia.com/gpu=all" in unit
+    assert render.unit_name(entry) == "vllm.container" and "docker" not in unit and "ExecStart=" not in unit
+    assert systemd_words(unit, "Exec") == entry["argv"][2:]
+    given = [word for line in re.findall(r"^PodmanArgs=(.*)$", unit, re.M) for word in shlex.split(line)]
+    assert given == ["--pull", "never", "--stop-timeout", "90"] + entry["container"] and "nvidia.com/gpu=all" in given
 
 
 def test_router_has_a_unit_of_its_own() -> None:
@@ -131,12 +134,12 @@ def test_scripts_parse(tmp_path: pathlib.Path) -> None:
 def test_systemd_accepts_every_unit(tmp_path: pathlib.Path) -> None:
     units = {}
     plans = [dep(), sound(pools(1, 2), hardware="b300", strategy="pd_cluster", interconnect="rdma"),
-             sound(cluster(1), hardware="mi355x", strategy="single_node_tp", engine="podman"),
+             sound(cluster(1), hardware="mi355x", strategy="single_node_tp", runtime="venv"),
              sound(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"chat-template": 'a "b" $HOME %h \\ c'})]
     for number, plan in enumerate(plans):
         for name, entry in plan["nodes"].items():
             # The programs are not on this machine, and neither is what the unit waits for.
-            text = re.sub(r"/usr/bin/(?:docker|podman)|/opt/vllm-router/bin/vllm-router", "/bin/true", render.unit(name, entry))
+            text = re.sub(r"/usr/bin/docker|/opt/vllm(?:-router)?/bin/vllm(?:-router)?|/usr/local/libexec/\S+", "/bin/true", render.unit(name, entry))
             units[tmp_path / ("p%d-%s.service" % (number, name))] = text.replace("Requires=docker.service\n", "")
     for path, text in units.items():
         path.write_text(text)
