@@ -72,7 +72,7 @@ REQUESTS: Tuple[Dict[str, Any], ...] = (
                     },
                 },
             }],
-            "tool_choice": "required", "max_tokens": 1024, "temperature": 0, "seed": 7,
+            "tool_choice": "required", "max_tokens": 1024, "temperature": 1, "seed": 7,
         },
         "expect": {"finish": ["tool_calls", "stop"], "tool": "get_weather"},
     },
@@ -124,7 +124,7 @@ def run(target: Endpoint, settings: Settings, progress: Optional[Callable[[str],
     began = time.monotonic()
     target, trouble = resolved(target)
     where = target.url
-    data: Dict[str, Any] = {"endpoint": where, "model": settings.model, "request_set": set_hash(settings.requests), "latency": {}}
+    data: Dict[str, Any] = {"endpoint": where, "model": settings.model, "request_set": set_hash(settings.requests), "latency": {}, "answers": {}}
     if trouble is not None:
         return result("request", [broken("request.reach", trouble, where, settings.key_given)], time.monotonic() - began, data)
     findings = entry(target, settings.model, settings.key_given, data)
@@ -247,6 +247,7 @@ def repeated(target: Endpoint, case: Mapping[str, Any], settings: Settings, othe
         if len(answers) > 1:
             found["observed"] += "; %d of the same requests before it were fine" % (len(answers) - 1)
         return [found], last
+    data["answers"][case["id"]] = hashlib.sha256(last.text.encode()).hexdigest()
     findings = []
     tries = max(a.tries for a in answers)
     if tries > 1:

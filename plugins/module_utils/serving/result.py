@@ -55,6 +55,20 @@ def not_run(stage: str, why: str) -> Dict[str, Any]:
     return result(stage, [], summary=why)
 
 
+def merged(stage: str, results: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The results of one stage at several endpoints as one: all findings, the worst status, ``data`` of each under ``endpoints``."""
+    if len(results) == 1:
+        return dict(results[0])
+    findings = [f for one in results for f in one["findings"]]
+    whole = result(stage, findings, sum(one["seconds"] for one in results), {"endpoints": [one["data"] for one in results]})
+    worst = [word for word in (FAILED, NOT_VERIFIED, PASSED) if word in [one["status"] for one in results]]
+    whole["status"] = worst[0] if worst else NOT_VERIFIED
+    bad = [one["summary"] for one in results if one["status"] == whole["status"]]
+    if bad and whole["status"] != PASSED:
+        whole["summary"] = bad[0]
+    return whole
+
+
 def first_sentence(findings: Sequence[Mapping[str, Any]]) -> str:
     """What a reader must know first: the first failure, else the first unknown, else a warning, else the last pass."""
     for status in ("fail", "unknown", "warn"):
