@@ -105,17 +105,17 @@ from ansible_collections.inferops.vllm.plugins.module_utils.remedies import jour
 def main() -> None:
     """Read the state file, take one step, write it."""
     module = AnsibleModule(
-        argument_spec=dict(
-            action={"type": "str", "choices": ["begin", "advance", "finish", "forget"], "required": True},
-            remedy={"type": "str"},
-            problems={"type": "list", "elements": "str", "default": []},
-            run={"type": "str", "default": ""},
-            phase={"type": "str", "choices": list(journal.PHASES)},
-            outcome={"type": "str", "choices": list(journal.OUTCOMES)},
-            why={"type": "str", "default": ""},
-            details={"type": "dict", "default": {}},
-            path={"type": "path", "default": journal.PATH},
-        ),
+        argument_spec={
+            "action": {"type": "str", "choices": ["begin", "advance", "finish", "forget"], "required": True},
+            "remedy": {"type": "str"},
+            "problems": {"type": "list", "elements": "str", "default": []},
+            "run": {"type": "str", "default": ""},
+            "phase": {"type": "str", "choices": list(journal.PHASES)},
+            "outcome": {"type": "str", "choices": list(journal.OUTCOMES)},
+            "why": {"type": "str", "default": ""},
+            "details": {"type": "dict", "default": {}},
+            "path": {"type": "path", "default": journal.PATH},
+        },
         required_if=[("action", "begin", ["remedy"]), ("action", "advance", ["phase"]), ("action", "finish", ["outcome"])],
         supports_check_mode=True,
     )

@@ -52,7 +52,7 @@ def _of(choice: Choice, state: State, tried: Mapping[str, int]) -> Decision:
     remedy = REMEDIES[choice.remedy]
     for guard in remedy.guards:
         if guard.test(state):
-            return Decision("forbidden", remedy.id, guard.why)
+            return Decision("forbidden", remedy.id, "%s: not here. %s" % (remedy.title, guard.why))
     missing = tuple(word for word in remedy.needs(state) if word not in state.allow)
     if missing:
         return Decision("not_allowed", remedy.id, "%s: needs remediate_allow: [%s]." % (remedy.title, ", ".join(missing)), missing)

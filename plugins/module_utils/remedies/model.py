@@ -41,6 +41,7 @@ class Remedy(NamedTuple):
         needs: words of remediate_allow that it takes in this state.
         guards: what forbids it.
         stops_service: the engine is drained and stopped first, on all its nodes.
+        starts_service: the engine is started afterwards, also where it did not run before.
         reboots: it may restart the machine in this state.
         radius: what it can disturb.
         recheck: findings that must pass afterwards.
@@ -58,6 +59,7 @@ class Remedy(NamedTuple):
     needs: Callable[[State], Tuple[str, ...]] = lambda state: ()
     guards: Tuple[Guard, ...] = ()
     stops_service: bool = False
+    starts_service: bool = False
     reboots: Test = lambda state: False
     radius: str = "node"
     recheck: Tuple[str, ...] = ()

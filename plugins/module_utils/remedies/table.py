@@ -220,6 +220,7 @@ def _remedies() -> Tuple[Remedy, ...]:
             permanent="What is taken away serves nobody.",
             guards=(STUCK, NO_RELEASE),
             stops_service=True,
+            starts_service=True,
             radius="engine",
             recheck=("gpu.idle",),
             harm=("gpu", "container"),
@@ -476,6 +477,7 @@ def _remedies() -> Tuple[Remedy, ...]:
             permanent="A container without GPUs serves nobody.",
             guards=(STUCK, NO_RELEASE),
             stops_service=True,
+            starts_service=True,
             radius="engine",
             recheck=("container.gpu_visible",),
             harm=("container",),
@@ -791,18 +793,5 @@ CLASSES: Dict[str, Tuple[Choice, ...]] = {
 }
 """Class of a diagnosis → choices."""
 
-ORDER: Tuple[str, ...] = (
-    "node",
-    "host",
-    "driver",
-    "drift",
-    "gpu",
-    "fabric",
-    "rdma",
-    "gpudirect",
-    "container",
-    "image",
-    "storage",
-    "plan",
-)
+ORDER: Tuple[str, ...] = ("node", "host", "driver", "gpu", "fabric", "rdma", "gpudirect", "drift", "container", "image", "storage", "plan")
 """Environment before memory: the order in which faults of one node are mended, by the first part of their id."""
