@@ -1,0 +1,907 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What failed first, where, in which phase, and what to do next: the verdict over all logs of one run.
+
+The logs of all nodes and ranks are read once; only what matters is kept: marks of phases, and lines that a signature or a
+traceback makes interesting. The rules are told in docs/DIAGNOSIS.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from . import advisories, phases, reader, verdict
+from .event import Event
+from .formats import clean
+from .phases import ORDER, Marker
+from .signatures import CAUSES, Signature, rows
+from .sources import Source
+
+MAX_KEPT = 4000
+"""Marks, and interesting events, that are kept of one stream."""
+MAX_RELAYS = 40
+"""Relays listed in a verdict."""
+HANG_SECONDS = 60.0
+"""A stop that goes on longer than this after it was asked for hangs, when later lines prove that time went by."""
+SKEW_SECONDS = 1.5
+"""Clocks that differ by less count as equal: ranks print the shared events within a second."""
+
+_SURE = 7
+_LIKELY = 4
+
+
+class Hit(NamedTuple):
+    """An interesting event: where it stands, and what it says."""
+
+    stream: int
+    line: int
+    at: int
+    time: Optional[float]
+    clock: str
+    node: str
+    process: str
+    rank: str
+    pid: int
+    level: str
+    row: Optional[Signature]
+    weight: int
+    cls: str
+    cause: str
+    text: str
+    raw: str
+    phase: str
+    stage: str
+
+    @property
+    def root(self) -> bool:
+        """May be the first failure."""
+        return self.weight > 1 or (self.row is not None and self.row.role == "root")
+
+
+class Mark(NamedTuple):
+    """A phase marker that was seen."""
+
+    line: int
+    time: Optional[float]
+    process: str
+    rank: str
+    pid: int
+    marker: Marker
+    text: str
+
+
+class Stream:
+    """One log: what was kept of it."""
+
+    def __init__(self, index: int, name: str, node: str) -> None:
+        self.index = index
+        self.name = name
+        self.hint = node
+        self.nodes: Dict[str, int] = {}
+        self.marks: List[Mark] = []
+        self.hits: List[Hit] = []
+        self.quiet: List[str] = []
+        self.first: Optional[float] = None
+        self.last: Optional[float] = None
+        self.last_line = 0
+        self.last_raw = ""
+        self.kernel = 0
+        self.events = 0
+        self.running = -1
+        self.served = 0
+        self.refused_requests = 0
+        self.silent_note = ""
+        self.rates: List[Tuple[float, float]] = []
+        self.rate_line: Optional[Hit] = None
+        self.world = ""
+        self.multi = False
+
+    @property
+    def node(self) -> str:
+        """The node that wrote most of it, the file's stem when no line and no caller says."""
+        if self.hint:
+            return self.hint
+        if self.nodes:
+            return max(self.nodes, key=lambda name: self.nodes[name])
+        return ""
+
+    @property
+    def lane(self) -> str:
+        """Name to show for it."""
+        return self.node or os.path.basename(self.name)
+
+
+_FRAME_LINE = re.compile(r'\s*(?:\||\+)?\s*File "')
+_THROUGHPUT = re.compile(r"Avg prompt throughput: ([\d.]{1,12}) tokens/s.{0,120}?Running: (\d{1,7}) reqs?.{0,160}?Prefix cache hit rate: ([\d.]{1,6})%")
+_RUNNING = re.compile(r"Running: (\d{1,7}) reqs?")
+_SILENCE = re.compile(r"^\s*#.{0,80}(?:no (?:further|more) (?:output|lines?|log)|hangs?|stuck|nothing (?:more|further|else)|silence)", re.IGNORECASE)
+_WORLD = re.compile(r"rank (\d{1,6}) in world size (\d{1,6})")
+_MULTI = re.compile(r"(?:nnodes'?[=:] ?|node_rank=|--nnodes )(\d{1,5})")
+_ECHO = frozenset(("gdr-disabled",))
+
+
+def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, unready_is_failure: bool = True) -> Dict[str, Any]:
+    """Read all logs of one run and say what failed first.
+
+    Args:
+        sources: logs of one run, of any number of nodes and ranks.
+        paths: what the case is called in the result; the sources' names by default.
+        unready_is_failure: logs that end before the engine was ready tell of a hang or a death without a word; False when the
+            caller knows that the start still goes on.
+
+    Returns:
+        The case document of docs/DIAGNOSIS.md. Never raises for what a log holds.
+    """
+    listed = list(sources)
+    stats = reader.Stats()
+    streams: List[Stream] = []
+    by_name: Dict[str, Stream] = {}
+    for source in listed:
+        stream = Stream(len(streams), source.name, source.node)
+        streams.append(stream)
+        by_name.setdefault(source.name, stream)
+    versions: Dict[str, str] = {}
+    words: List[str] = []
+    for event in reader.events(listed, wanted(), stats):
+        stream = by_name.get(event.file) or streams[0]
+        _take(stream, event, versions, words)
+    for stream in streams:
+        stream.marks.sort(key=lambda mark: mark.line)
+        stream.hits.sort(key=lambda hit: hit.at)
+    case = _Case(streams, stats, versions, words, unready_is_failure)
+    document = case.judge()
+    document["paths"] = list(paths) if paths is not None else [source.name for source in listed]
+    return document
+
+
+_WANTED: List[str] = []
+
+
+def wanted() -> List[str]:
+    """Literals for the reader's scanner: markers and signatures."""
+    if not _WANTED:
+        seen: Set[str] = set()
+        for needle in phases.needles() + [row.needle for row in rows()] + ["Running: ", "Process ", "# no "]:
+            if needle not in seen:
+                seen.add(needle)
+                _WANTED.append(needle)
+    return _WANTED
+
+
+# -- reading: one event to what is kept of it
+
+
+def _take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str]) -> None:
+    stream.events += 1
+    if event.node:
+        stream.nodes[event.node] = stream.nodes.get(event.node, 0) + 1
+    if event.process == "kernel":
+        stream.kernel += 1
+    if event.time is not None and event.clock == "wall":
+        if stream.first is None or event.time < stream.first:
+            stream.first = event.time
+        if stream.last is None or event.time > stream.last:
+            stream.last = event.time
+    if event.line > stream.last_line:
+        stream.last_line, stream.last_raw = event.line, event.raw
+    line = _words_of(event)
+    if len(words) < 400 and ("args" in line or "config:" in line or "nccl" in line or "version" in line):
+        words.append(line[:6000])
+        for name, value in advisories.versions_of(line).items():
+            versions.setdefault(name, value)
+        found = _MULTI.search(line)
+        if found and int(found.group(1)) >= 1:
+            stream.multi = stream.multi or found.group(0).startswith(("nnodes", "--nnodes")) and int(found.group(1)) > 1 or found.group(0).startswith("node_rank")
+    if _SILENCE.match(line):
+        stream.silent_note = line.strip()[:200]
+    marker = phases.marker_of(line) if event.level not in ("ERROR", "CRITICAL") and not event.exceptions else None
+    if marker is not None:
+        _marked(stream, event, marker, line)
+        if not event.body:
+            return
+    hit = _hit(stream, event, line)
+    if hit is not None and len(stream.hits) < MAX_KEPT:
+        stream.hits.append(hit)
+
+
+def _words_of(event: Event) -> str:
+    """The first line of an event with its prefixes, except where it is wrapped as a record."""
+    if event.raw[:1] == "{" or (event.text and event.text not in event.raw):
+        return event.text
+    return clean(event.raw)
+
+
+def _marked(stream: Stream, event: Event, marker: Marker, line: str) -> None:
+    if marker.stage in ("served", "serving"):
+        if marker.stage == "served":
+            stream.served += 1
+        found = _RUNNING.search(line)
+        if found:
+            stream.running = int(found.group(1))
+        rate = _THROUGHPUT.search(line)
+        if rate and len(stream.rates) < 100000:
+            stream.rates.append((float(rate.group(1)), float(rate.group(3))))
+            if stream.rate_line is None and float(rate.group(1)) > 0:
+                stream.rate_line = Hit(
+                    stream.index, event.line, event.line, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, None, 0,
+                    "prefix_cache", "prefix_cache_ineffective", event.text[:1000], event.raw, "decode", "serving")
+        if any(mark.marker.stage == marker.stage for mark in stream.marks[-3:]):
+            return
+    world = _WORLD.search(line)
+    if world:
+        stream.world = world.group(2)
+    if len(stream.marks) < MAX_KEPT:
+        stream.marks.append(Mark(event.line, event.time if event.clock in ("wall", "near") else None, event.process, event.rank, event.pid, marker, line[:300]))
+
+
+def _hit(stream: Stream, event: Event, line: str) -> Optional[Hit]:
+    """What an event says, None when it says nothing of a failure."""
+    lines: List[Tuple[int, str]] = [(event.line, line)]
+    frames: List[str] = []
+    code = False
+    for index, text in enumerate(event.body):
+        if _FRAME_LINE.match(text):
+            frames.append(text)
+            code = True
+            continue
+        if code and text.startswith("    "):
+            continue
+        code = False
+        if text.strip():
+            raw = event.body_raw[index] if index < len(event.body_raw) else text
+            shown = text if raw[:1] == "{" else clean(raw)
+            lines.append((event.body_lines[index] if index < len(event.body_lines) else event.line, shown))
+    numbers = {number for number, _text in lines}
+    for text, number in event.exceptions:
+        if number not in numbers:
+            lines.append((number, text))
+    calm = event.level in ("INFO", "DEBUG")
+    best: Optional[Signature] = None
+    best_at, best_text, best_weight = 0, "", -1
+    relay: Optional[Signature] = None
+    relay_at, relay_text = 0, ""
+    known: Dict[int, str] = {}
+    for number, text in lines:
+        row = verdict.match(text)
+        if row is None:
+            continue
+        known[number] = row.role
+        if row.role in ("noise", "decoy"):
+            if number == event.line:
+                if event.level in ("ERROR", "CRITICAL"):
+                    return None
+                if len(stream.quiet) < 20 and row.role == "noise":
+                    stream.quiet.append(row.id)
+            continue
+        if row.role == "relay":
+            if relay is None or (row.cause and not relay.cause):
+                relay, relay_at, relay_text = row, number, text
+            continue
+        if calm and row.id not in _ECHO:
+            continue
+        weight = _weight(row, event, text)
+        if weight > best_weight:
+            best, best_at, best_text, best_weight = row, number, text, weight
+    frame_phase, stage = phases.phase_of_frames("\n".join(frames)) if frames else ("", "")
+    if best is not None:
+        return _make(stream, event, best_at, best, best_weight, best.cls, best.cause, best_text, frame_phase, stage)
+    unknown = [(number, text) for text, number in event.exceptions if number not in known]
+    if unknown and not calm:
+        number, text = unknown[0]
+        cls, cause = verdict.generic(text, frame_phase)
+        return _make(stream, event, number, None, 3, cls, cause, text, frame_phase, stage)
+    if relay is not None:
+        return _make(stream, event, relay_at, relay, 1, relay.cls, relay.cause, relay_text, frame_phase, stage)
+    if event.level in ("ERROR", "CRITICAL") and event.line not in known and event.process != "kernel":
+        return _make(stream, event, event.line, None, 2, "engine_bug", "unknown", event.text, frame_phase, stage)
+    return None
+
+
+def _weight(row: Signature, event: Event, text: str) -> int:
+    """How much of a root a line is: the row's weight, less where the line is a mere warning of the engine, and by code for an Xid."""
+    weight = row.weight
+    if row.id == "xid":
+        found = verdict.xid(text)
+        return found[4] if found else weight
+    if event.level == "WARNING" and ".py:" in event.source and not event.exceptions:
+        return max(weight - 2, 2)
+    return weight
+
+
+def _make(stream: Stream, event: Event, at: int, row: Optional[Signature], weight: int, cls: str, cause: str, text: str, phase: str, stage: str) -> Hit:
+    return Hit(
+        stream.index, event.line, at, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, row, weight, cls, cause,
+        text[:4000], event.raw_at(at) or text[:4000], phase, stage)
+
+
+# -- judging
+
+
+class _Case:
+    """All streams of one run, and the verdict over them."""
+
+    def __init__(self, streams: List[Stream], stats: reader.Stats, versions: Dict[str, str], words: List[str], unready: bool) -> None:
+        self.streams = streams
+        self.stats = stats
+        self.versions = versions
+        self.words = words
+        self.unready = unready
+        self.skew, self.skew_note = _skew(streams)
+        self.why: List[str] = []
+        self.against: List[str] = []
+        self.collect: List[str] = []
+
+    # Times are compared after taking each node's skew off.
+
+    def when(self, stream: int, time: Optional[float]) -> float:
+        """Corrected time, infinite when it is not known."""
+        if time is None:
+            return float("inf")
+        return time - self.skew.get(self.streams[stream].lane, 0.0)
+
+    def judge(self) -> Dict[str, Any]:
+        """The verdict."""
+        stopped = self._stop_asked()
+        segments = [_segment(stream) for stream in self.streams]
+        hits: List[Hit] = []
+        before: List[Hit] = []
+        for stream, start in zip(self.streams, segments):
+            asked = self._asked_line(stream, start)
+            ready = _ready_line(stream, start)
+            for hit in stream.hits:
+                if hit.at < start:
+                    before.append(hit)
+                elif asked is not None and hit.at > asked:
+                    continue
+                elif stopped is not None and hit.row is not None and hit.row.role == "relay" and self.when(stream.index, hit.time) >= stopped - 2:
+                    continue
+                elif ready is not None and hit.at < ready and not _lasting(hit):
+                    self._healed(hit)
+                else:
+                    hits.append(hit)
+        ready_any = any(_ready_line(stream, start) is not None for stream, start in zip(self.streams, segments))
+        if ready_any:
+            # What one rank complained of before the whole engine was ready was healed as well.
+            at = min(self.when(stream.index, _ready_time(stream, start)) for stream, start in zip(self.streams, segments))
+            kept = []
+            for hit in hits:
+                if self.when(hit.stream, hit.time) < at - 1 and hit.clock in ("wall", "near") and _ready_line(self.streams[hit.stream], 0) is None and not _lasting(hit):
+                    self._healed(hit)
+                else:
+                    kept.append(hit)
+            hits = kept
+        if not hits and before and not ready_any and stopped is None:
+            hits = before
+        hits = self._credible(hits, ready_any)
+        root = self._root(hits)
+        if root is not None and (root.weight >= _LIKELY or root.weight == 3 or not ready_any):
+            return self._failure(root, hits, ready_any)
+        if hits:
+            return self._abstain(hits, ready_any)
+        hang = self._stop_hang(segments)
+        if hang is not None:
+            return hang
+        if stopped is not None or ready_any:
+            return self._healthy(stopped is not None, segments)
+        return self._unready(segments)
+
+    def _healed(self, hit: Hit) -> None:
+        if len(self.against) < 8:
+            self.against.append("%s:%d looked like %s, but the engine became ready after it" % (os.path.basename(self.streams[hit.stream].name), hit.at, hit.cls or "a failure"))
+
+    def _asked_line(self, stream: Stream, start: int) -> Optional[int]:
+        """Line from which on a stop that somebody asked for was going on: asked before anything had failed."""
+        asked = [mark.line for mark in stream.marks if mark.marker.stage == "asked" and mark.line >= start]
+        if not asked:
+            return None
+        for hit in stream.hits:
+            if start <= hit.at < asked[0] and _fatal(hit):
+                ready = _ready_line(stream, start)
+                if ready is None or hit.at > ready:
+                    return None
+        return asked[0]
+
+    def _stop_asked(self) -> Optional[float]:
+        """When the first stop was asked for on any node, corrected; None when none was, or when it was only the end of a failure."""
+        times = []
+        for stream in self.streams:
+            start = _segment(stream)
+            line = self._asked_line(stream, start)
+            if line is not None:
+                times.extend(self.when(stream.index, mark.time) for mark in stream.marks if mark.line == line)
+        if not times:
+            return None
+        first = min(times)
+        for stream in self.streams:
+            if self._asked_line(stream, _segment(stream)) is None:
+                for hit in stream.hits:
+                    if _fatal(hit) and hit.row is not None and hit.weight >= _SURE and hit.clock == "wall" and self.when(stream.index, hit.time) < first:
+                        return None
+        return first
+
+    def _credible(self, hits: List[Hit], ready: bool) -> List[Hit]:
+        """Drop error lines of unknown meaning on runs that went on serving: requests fail for many reasons."""
+        if not ready or any(_fatal(hit) for hit in hits):
+            return hits
+        return [hit for hit in hits if hit.row is not None and hit.weight >= _LIKELY]
+
+    def _root(self, hits: List[Hit]) -> Optional[Hit]:
+        """The earliest of those that weigh most: causes before effects, then time, then place in the file."""
+        roots = [hit for hit in hits if hit.root]
+        for low, high in ((_SURE, 99), (_LIKELY, _SURE - 1), (3, 3), (2, 2), (0, 1)):
+            tier = [hit for hit in roots if low <= hit.weight <= high]
+            if tier:
+                return self._earliest(tier)
+        return None
+
+    def _earliest(self, hits: List[Hit]) -> Hit:
+        first: Dict[int, Hit] = {}
+        for hit in hits:
+            if hit.stream not in first or hit.at < first[hit.stream].at:
+                first[hit.stream] = hit
+        kernel = [hit for hit in first.values() if hit.clock == "boot" and hit.weight >= 9]
+        if kernel:
+            return min(kernel, key=lambda hit: (hit.time if hit.time is not None else 0.0, hit.at))
+        return min(first.values(), key=lambda hit: (self._fine(hit) if hit.clock != "boot" else float("inf"), hit.stream))
+
+    def _fine(self, hit: Hit) -> float:
+        """Corrected time of a hit; vLLM logs whole seconds, so a line of PyTorch or NCCL just before it in the same second tells the rest."""
+        time = hit.time
+        if time is not None and time == int(time):
+            near = [
+                other.time for other in self.streams[hit.stream].hits
+                if other.time is not None and other.at < hit.at and time < other.time < time + 1]
+            if near:
+                time = near[0]
+        return self.when(hit.stream, time)
+
+    # -- phase
+
+    def _phase(self, hit: Hit, ready: bool) -> Tuple[str, str]:
+        """Phase and stage of a hit: the row's where it is certain, then the traceback's functions, then the place in the log."""
+        row = hit.row
+        stream = self.streams[hit.stream]
+        place, stage = _place(stream, hit)
+        after = _ready_line(stream, 0)
+        running = place in ("api_ready", "prefill", "decode") or (ready and after is None and self._later_than_ready(hit))
+        if row is not None and row.how == "row" and row.phase and not (running and row.phase != "shutdown" and row.role != "root"):
+            return row.phase, stage if place == row.phase else ""
+        if hit.stage == "config" and row is not None and row.phase:
+            return row.phase, hit.stage
+        if hit.phase:
+            if hit.phase == "decode":
+                return self._serving(hit), hit.stage
+            if hit.phase == "engine_init" and running:
+                return self._serving(hit), hit.stage
+            return hit.phase, hit.stage
+        if row is not None and row.how == "frames" and row.phase and not running:
+            return row.phase, stage
+        if running:
+            return self._serving(hit), stage
+        if not stream.marks and not running:
+            elsewhere = self._elsewhere(hit)
+            if elsewhere[0]:
+                return elsewhere
+        if not place and "NCCL" in hit.raw and row is not None:
+            return "distributed_init", ""
+        if place in ("", "dependencies", "device_init") and row is not None and row.phase:
+            return row.phase, stage
+        if place in ("", "dependencies"):
+            frames = "engine_init"
+            return frames, stage
+        return place, stage
+
+    def _elsewhere(self, hit: Hit) -> Tuple[str, str]:
+        """Where the engine stood, for a line of a stream that has no marks of its own (a kernel log): at its own first complaint."""
+        for stream in self.streams:
+            if stream.index == hit.stream or not stream.marks:
+                continue
+            for other in stream.hits:
+                if other.phase:
+                    return other.phase, other.stage
+                if other.row is not None and other.row.phase:
+                    return other.row.phase, ""
+            return _furthest(stream, 0)
+        return "", ""
+
+    def _later_than_ready(self, hit: Hit) -> bool:
+        times = [self.when(stream.index, _ready_time(stream, 0)) for stream in self.streams]
+        return self.when(hit.stream, hit.time) >= min(times) if times else False
+
+    def _serving(self, hit: Hit) -> str:
+        """prefill when the first request died, else decode."""
+        served = any(stream.served or stream.running > 0 or stream.rates for stream in self.streams)
+        ready = any(_ready_line(stream, 0) is not None for stream in self.streams)
+        if hit.cls == "worker_lost" or served or not ready:
+            return "decode"
+        return "prefill"
+
+    # -- documents
+
+    def _failure(self, root: Hit, hits: List[Hit], ready: bool) -> Dict[str, Any]:
+        phase, stage = self._phase(root, ready)
+        cls, cause = root.cls, root.cause
+        if cls == "oom":
+            cls, cause = verdict.split_oom(phase, stage, root.text)
+        action, remedy = verdict.action_of(cause)
+        row = root.row
+        if row is not None and row.id == "xid":
+            found = verdict.xid(root.text)
+            if found:
+                address, code, kind, what, _weight_of = found
+                self.why.append("kernel: Xid %d on %s: %s" % (code, address, what))
+                action = verdict.xid_action(kind, address, code)
+                if kind in ("application", "ignored"):
+                    cls, cause = "cuda_crash", "cuda_illegal_memory_access"
+        if row is not None and row.action:
+            action = row.action
+        if row is not None and row.id == "execute-timeout":
+            return self._executed_too_long(root, hits, ready, phase)
+        confidence = "high" if root.weight >= _SURE else "medium" if root.weight >= _LIKELY else "low"
+        if cause == "unknown" or row is None:
+            confidence = "low"
+            self.collect.append("the engine's log with VLLM_LOGGING_LEVEL=DEBUG from its start")
+        self._evidence(root, hits)
+        if confidence == "high" and self._contested(root, hits, cls):
+            confidence = "medium"
+        if cause in ("nccl_unknown",):
+            self.collect.append("the logs of every rank with NCCL_DEBUG=INFO")
+        if cls == "rendezvous":
+            self._missing_nodes()
+        return self._document(True, phase, cls, cause, root, hits, confidence, action, remedy, row.id if row else "")
+
+    def _executed_too_long(self, root: Hit, hits: List[Hit], ready: bool, phase: str) -> Dict[str, Any]:
+        """A worker did not answer: with several nodes the path between them is the likelier cause, on one node the worker is gone or hangs."""
+        nodes = {stream.lane for stream in self.streams}
+        phase = phase if phase in ("prefill", "decode") else "decode" if ready else phase
+        self._evidence(root, hits)
+        if len(self.streams) > 1 and len(nodes) > 1:
+            self.collect.append("link and port counters of both nodes at that time")
+            action, remedy = verdict.action_of("rendezvous_unreachable")
+            return self._document(True, phase, "rendezvous", "rendezvous_unreachable", root, hits, "medium",
+                                  "Check the link between the nodes at that time: a call to the workers was never answered.", remedy, "execute-timeout")
+        self.collect.extend(("a stack dump of the hanging worker (py-spy) or the kernel log of its node", "the logs of the other nodes, if there are any"))
+        action, remedy = verdict.action_of("silent_worker_death")
+        return self._document(True, phase, "worker_lost", "silent_worker_death", None, hits, "low", action, remedy, "execute-timeout", best=root)
+
+    def _abstain(self, hits: List[Hit], ready: bool) -> Dict[str, Any]:
+        """Only relays, or nothing that explains itself: say what is missing."""
+        hinted = [hit for hit in hits if hit.cause] or hits
+        hint = self._earliest(hinted)
+        cls, cause = hint.cls, hint.cause
+        if cause == "":
+            cls, cause = "worker_lost", "silent_worker_death"
+        phase, _stage = self._phase(hint._replace(cls=cls), ready)
+        if not hint.phase:
+            # A relay has no frames of its own more often than not: the furthest place of its stream, or another relay's frames.
+            framed = [hit.phase for hit in hits if hit.phase]
+            if framed and not ready:
+                phase = framed[0]
+        if cls == "worker_lost" and ready:
+            phase = "decode" if self._busy(hits) else "api_ready"
+        silent = [stream.lane for stream in self.streams if not stream.hits]
+        self.why.append("every error here follows from something that these logs do not show")
+        self._wanted_logs(cls, hint, silent)
+        action, remedy = verdict.action_of(cause)
+        self._evidence(hint, hits)
+        return self._document(True, phase, cls, cause, None, hits, "low", action, remedy, hint.row.id if hint.row else "", best=hint)
+
+    def _busy(self, hits: List[Hit]) -> bool:
+        """A request was being worked on when it happened."""
+        if any(stream.running > 0 or stream.refused_requests for stream in self.streams):
+            return True
+        return any(hit.row is not None and hit.row.id in ("request-keyerror", "worker-failed-echo", "gloo-closed", "cancelled-queue") for hit in hits)
+
+    def _wanted_logs(self, cls: str, hint: Hit, silent: List[str]) -> None:
+        node = self.streams[hint.stream].lane
+        if cls == "worker_lost":
+            self.collect.append("kernel log and exit codes of %s around the time of line %d" % (node, hint.at))
+            if hint.row is not None and hint.row.id.startswith(("gloo", "tcpstore", "watchdog", "heartbeat")):
+                self.collect.append("the log of the peer that closed the connection")
+        elif cls in ("nccl_other",):
+            self.collect.append("the logs of every rank with NCCL_DEBUG=INFO, from their start")
+        else:
+            self.collect.append("the log of %s from its start, standard error included" % node)
+        for name in silent[:4]:
+            self.collect.append("more of %s: it says nothing of the failure" % name)
+        if len(self.streams) == 1:
+            self.collect.append("the logs of the other nodes and ranks, and of earlier containers")
+
+    def _stop_hang(self, segments: List[int]) -> Optional[Dict[str, Any]]:
+        """A stop that was asked for and never ended."""
+        for stream, start in zip(self.streams, segments):
+            asked = self._asked_line(stream, start)
+            if asked is None:
+                continue
+            mark = next(mark for mark in stream.marks if mark.line == asked)
+            done = any(one.marker.stage == "stopped" and one.line >= asked for one in stream.marks)
+            ready = _ready_line(stream, start)
+            long = mark.time is not None and stream.last is not None and stream.last - mark.time > HANG_SECONDS
+            early = ready is None and mark.marker.process != "api" and not _has_stage(stream, "leader-only")
+            if done or not (long or early):
+                continue
+            if early and not long and not any(one.marker.process == "api" for one in stream.marks):
+                continue
+            self.why.append("a stop was asked for at line %d and nothing says that it ended" % asked)
+            self.collect.append("what the unit or container runtime says of the stop: exit code, time, signal")
+            action, remedy = verdict.action_of("shutdown_hang")
+            return self._document(True, "shutdown", "shutdown_hang", "shutdown_hang", None, [], "medium" if long else "low", action, remedy, "")
+        return None
+
+    def _healthy(self, stopped: bool, segments: List[int]) -> Dict[str, Any]:
+        phase = "shutdown" if stopped else "api_ready"
+        running = max([stream.running for stream in self.streams] + [-1])
+        if not stopped and running > 0:
+            phase = "decode"
+        zero = self._no_hits()
+        if zero is not None and not stopped:
+            return zero
+        self.why.append("the engine became ready and nothing failed after it" if not stopped else "the run was stopped from outside and nothing failed before")
+        quiet = sorted({name for stream in self.streams for name in stream.quiet})
+        if quiet:
+            self.against.append("harmless lines: %s" % ", ".join(quiet[:6]))
+        return self._document(False, phase, "none", "", None, [], "high", "Nothing to do.", "", "")
+
+    def _no_hits(self) -> Optional[Dict[str, Any]]:
+        """Prefix cache without a hit under real load, from the counters that the engine logs itself."""
+        for stream in self.streams:
+            loaded = [rate for prompt, rate in stream.rates if prompt >= 50]
+            if len(loaded) >= 2 and not any(rate for _prompt, rate in stream.rates) and stream.rate_line is not None:
+                self.why.append("%d reports under load, all with a prefix-cache hit rate of 0.0%%" % len(loaded))
+                self.collect.extend(("two request bodies that should share a prefix", "vllm:cache_config_info and the prefix-cache counters of the running server"))
+                action, remedy = verdict.action_of("prefix_cache_ineffective")
+                return self._document(True, "decode", "prefix_cache", "prefix_cache_ineffective", stream.rate_line, [], "low", action, remedy, "prefix-zero")
+        return None
+
+    def _unready(self, segments: List[int]) -> Dict[str, Any]:
+        """No failure, no readiness: a hang, a death without a word, a start that goes on, or no log of vLLM at all."""
+        if not any(stream.marks for stream in self.streams):
+            return self._no_log()
+        far = [(_furthest(stream, start), stream) for stream, start in zip(self.streams, segments) if stream.marks]
+        behind_place, behind = min(far, key=lambda item: ORDER[item[0][0]])
+        _ahead_place, ahead = max(far, key=lambda item: ORDER[item[0][0]])
+        phase, stage = behind_place
+        node = behind.lane
+        if behind is not ahead and ORDER[behind_place[0]] < ORDER[_ahead_place[0]]:
+            self.why.append("%s never reached %s, which %s reached" % (node, _ahead_place[0], ahead.lane))
+        cls, cause, text = self._hang_class(phase, stage)
+        if phase in ("dependencies", "device_init") and stage in ("headless",):
+            phase = "distributed_init"
+        note = next((stream.silent_note for stream in self.streams if stream.silent_note), "")
+        self.why.append("the log ends in %s (%s) without an error" % (phase, stage))
+        if note:
+            self.why.append("noted in the log: %s" % note)
+        self.collect.append("what %s did after its last line: GPU load, py-spy dump, and the rest of its log" % node)
+        if len(self.streams) == 1:
+            self.collect.append("the logs of the other nodes, if there are any")
+        action, remedy = verdict.action_of(cause)
+        if not self.unready:
+            return self._document(False, phase, "none", "", None, [], "low", "Wait: the start goes on.", "", "")
+        return self._document(True, phase, cls, cause, None, [], "medium" if note or stage in ("headless", "nvls_tuning") else "low", text or action, remedy, "hang-%s" % stage)
+
+    def _hang_class(self, phase: str, stage: str) -> Tuple[str, str, str]:
+        if stage == "nvls_tuning":
+            return "nccl_other", "nccl_version_bug", ""
+        if stage in ("nccl", "nccl_ready"):
+            return "nccl_other", "nccl_unknown", ""
+        if phase == "distributed_init":
+            return "rendezvous", "rendezvous_missing_rank", ""
+        if phase == "weights_load" and stage == "read" and any(stream.multi for stream in self.streams):
+            return "rendezvous", "gloo_ifname", "Set VLLM_HOST_IP on every node to an address that the others reach: after the weights the ranks could not find each other."
+        if phase == "weights_load":
+            return "startup_timeout", "slow_weights", ""
+        return "startup_timeout", "startup_timeout", ""
+
+    def _no_log(self) -> Dict[str, Any]:
+        refused = ["%s %s" % item for item in self.stats.refused]
+        self.why.append("no line of vLLM, of its libraries or of the kernel was recognised" if self.stats.lines else "there is nothing to read")
+        self.why.extend(refused[:5])
+        self.collect.append("the engine's own log from its start, standard error included")
+        return self._document(False, "", "none", "", None, [], "low", "Give the log of the vLLM server (and the kernel log of its node): these hold nothing of it.", "", "")
+
+    def _missing_nodes(self) -> None:
+        if len(self.streams) == 1:
+            self.collect.append("the log of the node on the other side")
+
+    def _contested(self, root: Hit, hits: List[Hit], cls: str) -> bool:
+        """Another certain cause of another class stands earlier, in a stream whose clock cannot be compared."""
+        return any(
+            hit.weight >= _SURE and hit.cls != root.cls and hit.stream != root.stream and (hit.clock == "boot" or root.clock == "boot" or hit.time is None or root.time is None)
+            for hit in hits)
+
+    def _evidence(self, root: Hit, hits: List[Hit]) -> None:
+        relays = sum(1 for hit in hits if hit.row is not None and hit.row.role == "relay")
+        if root.row is not None:
+            self.why.append("signature %s at %s:%d" % (root.row.id, os.path.basename(self.streams[root.stream].name), root.at))
+        else:
+            self.why.append("no signature knows it; it is the first exception or error at %s:%d" % (os.path.basename(self.streams[root.stream].name), root.at))
+        if root.phase:
+            self.why.append("the traceback ran through %s" % root.stage)
+        if relays:
+            self.why.append("%d lines only relay it" % relays)
+        others = [hit for hit in hits if hit is not root and hit.root and hit.weight >= _LIKELY and hit.cls != root.cls]
+        for hit in others[:3]:
+            self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, os.path.basename(self.streams[hit.stream].name), hit.at))
+        for hit in hits:
+            if hit.row is not None and hit.row.id == "xid" and hit is not root:
+                found = verdict.xid(hit.text)
+                if found:
+                    self.why.append("kernel: Xid %d on %s: %s" % (found[1], found[0], found[3]))
+
+    def _document(self, failed: bool, phase: str, cls: str, cause: str, root: Optional[Hit], hits: List[Hit], confidence: str, action: str, remedy: str,
+                  signature: str, best: Optional[Hit] = None) -> Dict[str, Any]:
+        if not failed and self.stats.refused and confidence == "high":
+            confidence = "medium"
+        for name, sentence in self.stats.refused[:5]:
+            if failed:
+                self.collect.append("%s could not be read: it %s" % (name, sentence))
+        anchor = root or best
+        node = self.streams[anchor.stream].node if anchor is not None else ""
+        step, call = verdict.sentence(action, remedy, node)
+        relays = [hit for hit in hits if hit is not root and not (hit.root and hit.weight >= _SURE)]
+        described = "\n".join(self.words[:60] + [hit.text for hit in hits[:20]])
+        if any("allocator-retry" in stream.quiet for stream in self.streams):
+            described += "\nmemory allocation failed with OOM"
+        return {
+            "failed": failed, "phase": phase or None, "class": cls,
+            "first_failure": self._place_of(root) if root is not None else None,
+            "relays": [self._place_of(hit) for hit in relays[:MAX_RELAYS]],
+            "confidence": confidence, "next_action": step, "collect": _unique(self.collect),
+            "why": _unique(self.why), "against": _unique(self.against), "signature": signature, "cause": cause, "remedy": call or None,
+            "best_visible": self._place_of(best) if best is not None else None,
+            "advisories": advisories.matching(cls, self.versions, described),
+            "versions": dict(self.versions), "timeline": self._timeline(root, relays), "lines": self.stats.lines, "bytes": self.stats.bytes,
+            "skew": self.skew_note, "refused": [{"path": name, "why": sentence} for name, sentence in self.stats.refused[:50]],
+        }
+
+    def _place_of(self, hit: Optional[Hit]) -> Optional[Dict[str, Any]]:
+        if hit is None:
+            return None
+        stream = self.streams[hit.stream]
+        return {"text": hit.raw, "file": stream.name, "line": hit.at, "node": hit.node or stream.node, "rank": hit.rank,
+                "time": hit.time if hit.clock in ("wall", "near") else None, "process": hit.process}
+
+    def _timeline(self, root: Optional[Hit], relays: List[Hit]) -> Dict[str, Any]:
+        lanes: Dict[Tuple[str, str], Dict[str, Any]] = {}
+        for stream in self.streams:
+            for mark in stream.marks:
+                if mark.time is None:
+                    continue
+                name = mark.rank or mark.process
+                lane = lanes.setdefault((stream.lane, name), {"node": stream.lane, "rank": name, "phases": [], "reached": ""})
+                time = self.when(stream.index, mark.time)
+                bands = lane["phases"]
+                if bands and bands[-1]["phase"] == mark.marker.phase:
+                    bands[-1]["end"] = max(bands[-1]["end"], time)
+                else:
+                    if bands:
+                        bands[-1]["end"] = max(bands[-1]["end"], time)
+                    bands.append({"phase": mark.marker.phase, "start": time, "end": time})
+                if not lane["reached"] or ORDER[mark.marker.phase] > ORDER[lane["reached"]]:
+                    lane["reached"] = mark.marker.phase
+        shown = sorted(lanes.values(), key=lambda lane: (lane["node"], lane["rank"]))[:256]
+        return {"lanes": shown, "first": self._place_of(root), "relays": [self._place_of(hit) for hit in relays[:MAX_RELAYS]]}
+
+
+# -- small questions about one stream
+
+
+def _fatal(hit: Hit) -> bool:
+    """The engine or a rank ends with it (or the machine under it is at fault): not a request, not a passing warning."""
+    if hit.row is None:
+        return hit.weight >= 3
+    if hit.row.role == "relay":
+        return hit.row.id not in ("tcpstore-frame", "asynchronous-note", "no-platform", "backoff")
+    return hit.weight >= _LIKELY
+
+
+def _lasting(hit: Hit) -> bool:
+    """Stays true although the engine became ready."""
+    return hit.row is not None and (hit.row.id in ("gdr-disabled", "nixl-disconnect") or (hit.weight >= 9 and hit.clock == "boot"))
+
+
+def _segment(stream: Stream) -> int:
+    """Line at which the last start in this stream begins: a banner after the one before had ended or failed."""
+    start, pid = 0, -1
+    ended = False
+    for mark in stream.marks:
+        if mark.marker.stage in ("banner", "arguments") and mark.marker.stage == "banner":
+            if pid >= 0 and (ended or any(_fatal(hit) and start <= hit.at < mark.line for hit in stream.hits)):
+                start, ended = mark.line, False
+            pid = mark.pid
+        elif mark.marker.stage in ("asked", "stopped"):
+            ended = True
+    return start
+
+
+def _ready_line(stream: Stream, start: int) -> Optional[int]:
+    """Line at which the API became ready in the start that begins at line `start`."""
+    for mark in stream.marks:
+        if mark.line >= start and mark.marker.phase in ("api_ready", "decode") and mark.marker.stage in ("ready", "listening", "serving", "served"):
+            return mark.line
+    return None
+
+
+def _ready_time(stream: Stream, start: int) -> Optional[float]:
+    line = _ready_line(stream, start)
+    return next((mark.time for mark in stream.marks if mark.line == line), None) if line is not None else None
+
+
+def _has_stage(stream: Stream, stage: str) -> bool:
+    return any(mark.marker.stage == stage for mark in stream.marks)
+
+
+def _place(stream: Stream, hit: Hit) -> Tuple[str, str]:
+    """Phase and stage where the log stood at a hit: of the same process if it left a mark that is not behind the stream, else of the stream."""
+    start = 0
+    phase = stage = ""
+    for mark in stream.marks:
+        if mark.line >= hit.at:
+            break
+        if mark.marker.stage == "banner":
+            phase = stage = ""
+        if mark.marker.phase == "shutdown":
+            continue
+        if not phase or ORDER[mark.marker.phase] >= ORDER[phase]:
+            phase, stage = mark.marker.phase, mark.marker.stage
+    if phase in ("api_ready", "prefill", "decode"):
+        return phase, stage
+    own_phase = own_stage = ""
+    if hit.pid:
+        for mark in stream.marks:
+            if start <= mark.line < hit.at and mark.pid == hit.pid and mark.marker.phase != "shutdown":
+                if not own_phase or ORDER[mark.marker.phase] >= ORDER[own_phase]:
+                    own_phase, own_stage = mark.marker.phase, mark.marker.stage
+    if own_phase and ORDER[own_phase] >= ORDER["weights_load"]:
+        return own_phase, own_stage
+    return phase, stage
+
+
+def _furthest(stream: Stream, start: int) -> Tuple[str, str]:
+    place = ("", "")
+    for mark in stream.marks:
+        if mark.line >= start and mark.marker.phase != "shutdown" and (not place[0] or ORDER[mark.marker.phase] >= ORDER[place[0]]):
+            place = (mark.marker.phase, mark.marker.stage)
+    return place if place[0] else ("container_init", "")
+
+
+def _skew(streams: List[Stream]) -> Tuple[Dict[str, float], Dict[str, Any]]:
+    """Seconds by which each node's clock is ahead of the first one's, from events that all ranks print together.
+
+    All ranks of a group print their place in the world at once, when the last one has joined.
+    """
+    lanes: Dict[str, List[Tuple[str, float]]] = {}
+    for stream in streams:
+        for mark in stream.marks:
+            found = _WORLD.search(mark.text) if mark.marker.stage == "ranks" else None
+            if found and mark.time is not None:
+                lanes.setdefault(stream.lane, []).append((found.group(2), mark.time))
+    note: Dict[str, Any] = {"known": False, "offsets": {}}
+    names = {stream.lane for stream in streams}
+    if len(names) < 2:
+        note["why"] = "one node"
+        return {}, note
+    if len(lanes) < 2:
+        note["why"] = "no event that two nodes share: times of different nodes are compared as they stand"
+        return {}, note
+    base = next(iter(lanes))
+    offsets: Dict[str, float] = {}
+    worlds = dict(lanes[base])
+    for name, seen in lanes.items():
+        shared = [time - worlds[world] for world, time in seen if world in worlds and int(world) > 1]
+        if shared:
+            middle = sorted(shared)[len(shared) // 2]
+            offsets[name] = middle if abs(middle) > SKEW_SECONDS else 0.0
+    note["known"] = len(offsets) > 1
+    note["offsets"] = {name: round(value, 3) for name, value in offsets.items()}
+    note["why"] = "from the moment at which the ranks learned their places in the group" if note["known"] else "no event that two nodes share: times of different nodes are compared as they stand"
+    return offsets, note
+
+
+def _unique(texts: Iterable[str]) -> List[str]:
+    return list(dict.fromkeys(texts))
+
+
+__all__ = ["CAUSES", "diagnose", "wanted"]

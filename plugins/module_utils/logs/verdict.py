@@ -1,0 +1,159 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules that turn what was found in logs into words: phase, class, next step. No reading here, only decisions."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from . import phases
+from .signatures import CAUSES, Signature, rows
+
+_RUNTIME = ("api_ready", "prefill", "decode")
+
+# Exceptions that no signature knows, by type: class, certainty is low. The message is not known, so only the kind of error speaks.
+GENERIC: Tuple[Tuple[str, str, str], ...] = (
+    (r"(?:ModuleNotFoundError|ImportError)$", "dependency", "dep_missing_module"),
+    (r"(?:PermissionError)$", "storage", "storage_access"),
+    (r"(?:FileNotFoundError|NotADirectoryError|IsADirectoryError)$", "weights", "weights_read_failure"),
+    (r"(?:ValidationError|ArgumentError|ArgumentTypeError|HFValidationError|UsageError)$", "configuration", "config_error"),
+    (r"(?:ZMQError|BindError)$", "configuration", "port_collision"),
+    (r"(?:DistNetworkError|DistStoreError|ConnectionRefusedError|gaierror)$", "rendezvous", "rendezvous_unreachable"),
+    (r"(?:DistBackendError)$", "nccl_other", "nccl_unknown"),
+    (r"(?:OutOfMemoryError)$", "oom", "oom_profile_warmup"),
+    (r"(?:AcceleratorError|CudaError)$", "cuda_crash", "cuda_illegal_memory_access"),
+    (r"nixl\w*Error$", "nixl", "nixl_transport"),
+    (r"(?:SafetensorError|UnpicklingError)$", "weights", "weights_read_failure"),
+    (r"(?:CompilationError|CompileError|OutOfResources|InductorError|BackendCompilerFailed)$", "engine_bug", "model_or_fork_bug"),
+    (r"(?:TimeoutError)$", "startup_timeout", "startup_timeout"),
+)
+
+
+class Match(NamedTuple):
+    """A signature that matched a line."""
+
+    row: Signature
+    text: str
+
+
+_BY_NEEDLE: List[Tuple[str, Tuple[Signature, ...]]] = []
+
+
+def _index() -> List[Tuple[str, Tuple[Signature, ...]]]:
+    if not _BY_NEEDLE:
+        grouped: Dict[str, List[Signature]] = {}
+        for row in rows():
+            grouped.setdefault(row.needle, []).append(row)
+        _BY_NEEDLE.extend((needle, tuple(found)) for needle, found in grouped.items())
+    return _BY_NEEDLE
+
+
+_RANKS = {"noise": 3, "decoy": 2, "relay": 1, "root": 0}
+
+
+def match(text: str) -> Optional[Signature]:
+    """The row that says what a line is: noise and decoys before relays before roots, and of several roots the weightiest."""
+    best: Optional[Signature] = None
+    key = (-1, -1)
+    for needle, found in _index():
+        if needle not in text:
+            continue
+        for row in found:
+            own = (_RANKS[row.role], row.weight)
+            if own > key and (not row.pattern or phases.compiled(row.pattern).search(text)):
+                best, key = row, own
+    return best
+
+
+def generic(exception: str, frames: str) -> Tuple[str, str]:
+    """Class and cause of an exception that no signature knows (``Type: message``), ``("engine_bug", "unknown")`` when its type says nothing."""
+    name = exception.split(":", 1)[0].strip()
+    for pattern, cls, cause in GENERIC:
+        if phases.compiled(pattern).search(name):
+            return cls, cause
+    if frames == "weights_load" and re.search(r"(?:KeyError|AssertionError)$", name):
+        return "weights", "model_version_mismatch"
+    return "engine_bug", "unknown"
+
+
+def split_oom(phase: str, stage: str, text: str) -> Tuple[str, str]:
+    """Class and cause of GPU memory that ran out, by phase: weights, cache, warm-up, serving, or another process on the GPU."""
+    if other_process(text):
+        return "gpu_busy", "gpu_memory_busy"
+    if phase == "weights_load":
+        return "oom_weights", "oom_weights_load"
+    if phase in _RUNTIME or phase == "shutdown":
+        return "oom_runtime", "oom_runtime"
+    if phase in ("device_init", "distributed_init", "container_init"):
+        return "gpu_busy", "gpu_memory_busy"
+    if stage == "kv":
+        return "oom_kv_sizing", "oom_kv_sizing"
+    return "oom_warmup", "oom_cudagraph" if stage in ("capture", "captured") else "oom_profile_warmup"
+
+
+_OTHER = re.compile(r"Process \d{1,9} has ([\d.]{1,9}) (GiB|MiB) memory in use")
+_TOTAL = re.compile(r"total capacity of ([\d.]{1,9}) (GiB|MiB)")
+
+
+def other_process(text: str) -> bool:
+    """PyTorch's message names another process that holds at least a tenth of the GPU.
+
+    Only where it also says what *this* process holds: inside a container the own process appears under its outer number.
+    """
+    if "this process has" not in text:
+        return False
+    total = _TOTAL.search(text)
+    size = _gib(total.group(1), total.group(2)) if total else 0.0
+    held = sum(_gib(found.group(1), found.group(2)) for found in _OTHER.finditer(text))
+    return held > 0 and held >= size / 10
+
+
+def _gib(number: str, unit: str) -> float:
+    try:
+        return float(number) / (1 if unit == "GiB" else 1024)
+    except ValueError:
+        return 0.0
+
+
+_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})(?: GPU-I:\d{1,3})?\): (\d{1,4})(?!\d)(.{0,400})")
+
+
+def xid(text: str) -> Optional[Tuple[str, int, str, str, int]]:
+    """An Xid line: PCI address, code, kind of action (NVIDIA's catalogue), what happened, and its weight as a root.
+
+    Codes that a faulty kernel or program causes (13, 31, 45 …) weigh less than the engine's own message about the same crash.
+    """
+    found = _XID.search(text)
+    if not found:
+        return None
+    from ..checks.xids import classify
+
+    known = classify(int(found.group(2)), found.group(3))
+    weight = {"ignored": 2, "application": 6}.get(known.kind, 9)
+    return found.group(1), known.code, known.kind, known.text, weight
+
+
+_XID_STEP = {
+    "application": "Start the engine again: NVIDIA's catalogue asks for no more after this code",
+    "reset": "Drain the node and reset the GPU", "reboot": "Drain the node and reboot it",
+    "support": "Drain the node and hand the GPU to its vendor's support", "ignored": "Look for the error before it: this code only follows one"}
+
+
+def xid_action(kind: str, address: str, code: int) -> str:
+    """The next step for an Xid, as one sentence."""
+    return "%s (Xid %d on %s)." % (_XID_STEP.get(kind, _XID_STEP["reset"]), code, address)
+
+
+def sentence(action: str, remedy: str, node: str) -> Tuple[str, str]:
+    """The one next step with its playbook call, and the call alone (empty where none is known)."""
+    call = remedy.replace("--limit NODE", "--limit %s" % node if node else "").replace("  ", " ").strip()
+    if not call:
+        return action, ""
+    return "%s (%s)." % (action.rstrip("."), call), call
+
+
+def action_of(cause: str) -> Tuple[str, str]:
+    """Default next step and playbook of a cause."""
+    known = CAUSES.get(cause) or CAUSES["unknown"]
+    return known.action, known.remedy
