@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -106,6 +107,30 @@ class Settings(NamedTuple):
 def set_hash(requests: Sequence[Mapping[str, Any]] = REQUESTS) -> str:
     """SHA-256 of the request set, the same for the same requests on every machine."""
     return hashlib.sha256(json.dumps(list(requests), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
+
+
+def unusable(requests: Sequence[Any]) -> str:
+    """Why a request set of a user cannot be sent, empty when it can."""
+    names = set()
+    for position, case in enumerate(requests):
+        name = case.get("id") if isinstance(case, Mapping) else None
+        if not isinstance(name, str) or not re.match(r"[a-z0-9_]{1,40}\Z", name) or name in names:
+            return "entry %d needs an id of its own, of small letters, digits and _" % (position + 1)
+        names.add(name)
+        body = case.get("body")
+        if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
+            return "%s needs a body with messages" % name
+        expect = case.get("expect", {})
+        finish = expect.get("finish", []) if isinstance(expect, Mapping) else None
+        if not isinstance(finish, list):
+            return "%s: expect is a table, and finish in it a list" % name
+        if not isinstance(case.get("retries", 1), int) or not isinstance(expect.get("tokens", 0), int):
+            return "%s: retries and tokens are numbers" % name
+        for tool in body.get("tools") or []:
+            function = tool.get("function") if isinstance(tool, Mapping) else None
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                return "%s: every tool is a function with a name" % name
+    return ""
 
 
 class Answer(NamedTuple):
