@@ -162,7 +162,9 @@ _PID = re.compile(r"\bpid=([0-9]{1,10})")
 _IP = re.compile(r"\bip=([^()\s,]{1,64})")
 _RANK_WORD = re.compile(r"\brank=([0-9]{1,6})")
 _RANK_NAME = re.compile(r"(?:^|[ _])((?:(?:TP|PP|DP|EP|DCP|PCP)[0-9]{1,5})(?:_(?:TP|PP|DP|EP|DCP|PCP)[0-9]{1,5}){0,5})(?=$|[ ,])")
-_VLLM = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{1,8}([0-9]{2})-([0-9]{2}) " + _HMS + r"(?:[.,]([0-9]{1,6}))?\s(?:\[?([^\s\[\]]{1,200}:[0-9]{1,7})\]|\[([^\s\[\]]{1,200})\])?\s?")
+_VLLM = re.compile(
+    r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s{1,8}([0-9]{2})-([0-9]{2}) " + _HMS
+    + r"(?:[.,]([0-9]{1,6}))?\s(?:\[?([^\s\[\]]{1,200}:[0-9]{1,7})\]|\[([^\s\[\]]{1,200})\])?\s?")
 _UVICORN = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|TRACE):\s{1,9}(?=\S)")
 _STAGE = re.compile(r"\[(Stage-[0-9]{1,4})\]\s?")
 _TORCH_RANK = re.compile(r"\[(?:rank|default)([0-9]{1,6})\]:\s?")
@@ -170,9 +172,14 @@ _TORCH = re.compile(r"\[([DIWEFV])(?:([0-9]{1,2})([0-9]{2}))? ?(?:" + _HMS + r"(
 _GLOG = re.compile(r"([DIWEFV])([0-9]{2})([0-9]{2}) " + _HMS + r"(?:\.([0-9]{1,9}))?\s{1,8}([0-9]{1,10}) " + _FILE + r"\]\s?")
 _NCCL = re.compile(
     r"([A-Za-z0-9][\w.-]{0,253}):([0-9]{1,10}):([0-9]{1,10}) \[(-?[0-9]{1,4})\]\s{1,2}(?:([^\s:]{1,120}:[0-9]{1,7})\s{1,3})?NCCL ([A-Z]{2,8})\s?")
-_NCCL_BARE = re.compile(r"(?:([A-Za-z0-9][\w.-]{0,253}):([0-9]{1,10}):([0-9]{1,10})\s{1,2})?(?:\[(-?[0-9]{1,4})\] )?([^\s:]{1,120}:[0-9]{1,7}) NCCL (WARN|INFO|TRACE)\s?")
-_UCX = re.compile(r"\[([0-9]{9,11}(?:\.[0-9]{1,9})?)\]\s{1,2}\[([^\s:\]]{1,253}):([0-9]{1,10})\s{0,6}:[0-9]{1,6}\]\s{1,30}([^\s:]{1,120}:[0-9]{1,7})\s{1,12}([A-Z]{2,8})\s{1,8}(FATAL|ERROR|WARN|DIAG|INFO|DEBUG|TRACE|REQ|DATA|FUNC|POLL)\s{1,4}")
-_NVSHMEM = re.compile(r"((?:/|src/|\.\./)[^\s:]{1,250}\.(?:cpp|cu|c|cc|h|hpp|cuh):[0-9]{1,7}|/\S{1,250}?)(?::|/) ?(?=(?:non-zero status|NULL value|init failed|nvshmem|IBGDA|\[?NVSHMEM|Failed|failed|Unable|error))")
+_NCCL_BARE = re.compile(
+    r"(?:([A-Za-z0-9][\w.-]{0,253}):([0-9]{1,10}):([0-9]{1,10})\s{1,2})?(?:\[(-?[0-9]{1,4})\] )?([^\s:]{1,120}:[0-9]{1,7}) NCCL (WARN|INFO|TRACE)\s?")
+_UCX = re.compile(
+    r"\[([0-9]{9,11}(?:\.[0-9]{1,9})?)\]\s{1,2}\[([^\s:\]]{1,253}):([0-9]{1,10})\s{0,6}:[0-9]{1,6}\]\s{1,30}"
+    r"([^\s:]{1,120}:[0-9]{1,7})\s{1,12}([A-Z]{2,8})\s{1,8}(FATAL|ERROR|WARN|DIAG|INFO|DEBUG|TRACE|REQ|DATA|FUNC|POLL)\s{1,4}")
+_NVSHMEM = re.compile(
+    r"((?:/|src/|\.\./)[^\s:]{1,250}\.(?:cpp|cu|c|cc|h|hpp|cuh):[0-9]{1,7}|/\S{1,250}?)(?::|/) ?"
+    r"(?=(?:non-zero status|NULL value|init failed|nvshmem|IBGDA|\[?NVSHMEM|Failed|failed|Unable|error))")
 _PLAIN_WARN = re.compile(r"(WARN|ERROR|FATAL|INFO): (?=\S)")
 _LOGGING = re.compile(r"(?:- |\| )?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)(?: -| \||:|\])?\s{1,8}(?:" + _FILE + r"(?: -{1,2}| \||:|\])\s?)?")
 _LOGGING_NAME = re.compile(r"- ([\w.]{1,120}) - (DEBUG|INFO|WARNING|ERROR|CRITICAL) - ")
@@ -192,19 +199,25 @@ _SRUN_LABEL = re.compile(r"([0-9]{1,5}): (?=[(\[A-Z ])")
 _MPIRUN = re.compile(r"\[[0-9]{1,6},([0-9]{1,6})\]<(?:stdout|stderr)>:\s?")
 _KERNEL = re.compile(r"(?:<([0-9]{1,3})>)?\[ {0,10}([0-9]{1,10}\.[0-9]{1,9})\](?:\[ {0,8}[TC][0-9]{1,10}\])? ?(?:(\S{1,253}) kernel: )?")
 _KERNEL_DATE = re.compile(r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _MONTH + r" {1,2}([0-9]{1,2}) " + _HMS + r" ([0-9]{4})\] ?")
-_KERNEL_DECODED = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]) {0,4}: ?(emerg|alert|crit|err|warn|warning|notice|info|debug) {0,4}: ")
+_KERNEL_DECODED = re.compile(
+    r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local[0-7]) {0,4}: ?(emerg|alert|crit|err|warn|warning|notice|info|debug) {0,4}: ")
 _KMSG = re.compile(r"([0-9]{1,5}),([0-9]{1,19}),([0-9]{1,19}),[-c+](?:,[^;]{1,80})?;")
-_TALOS = re.compile(r"([0-9A-Za-z][0-9A-Za-z.:-]{0,252}): {1,2}(kern|user|daemon|syslog): {1,10}(emerg|alert|crit|err|warning|warn|notice|info|debug): \[" + _ISO + r"\]: ?")
+_TALOS = re.compile(
+    r"([0-9A-Za-z][0-9A-Za-z.:-]{0,252}): {1,2}(kern|user|daemon|syslog): {1,10}"
+    r"(emerg|alert|crit|err|warning|warn|notice|info|debug): \[" + _ISO + r"\]: ?")
 _PATH_WARNING = re.compile(r"(/?[^\s:]{1,300}\.py:[0-9]{1,7}): (?=[A-Z]\w{0,60}Warning: )")
 _RUST = re.compile(r"(TRACE|DEBUG|INFO|WARN|ERROR) (?:ThreadId\([0-9]{1,6}\) )?([a-z_][\w]{0,60}(?:::[\w]{1,60}){0,8})(?:\{[^{}]{0,200}\})?: ")
-_BAR = re.compile(r"(?:it/s|s/it|B/s|\?it|examples/s)[^\]]{0,60}\](?=\s{0,3}(?:\((?:[A-Z]\w{2,40}) pid=|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [0-9]{2}-[0-9]{2} |\[rank[0-9]))\s{0,3}")
-_KERNEL_WORDS = re.compile(r"NVRM: |nvidia[\w-]{0,20}:? |mlx5_\w|oom-kill:|Out of memory: |(?:Memory cgroup out of memory)|segfault at |nvidia-nvswitch|nvidia_peermem|traps: ")
+_BAR = re.compile(
+    r"(?:it/s|s/it|B/s|\?it|examples/s)[^\]]{0,60}\]"
+    r"(?=\s{0,3}(?:\((?:[A-Z]\w{2,40}) pid=|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [0-9]{2}-[0-9]{2} |\[rank[0-9]))\s{0,3}")
+_KERNEL_WORDS = re.compile(
+    r"NVRM: |nvidia[\w-]{0,20}:? |mlx5_\w|oom-kill:|Out of memory: |(?:Memory cgroup out of memory)|segfault at |nvidia-nvswitch|nvidia_peermem|traps: ")
 
 
 def _worker_name(state: _State, name: str, rest: str) -> bool:
     """Take process, rank, pid and node from the inside of ``(Worker_TP1_EP1 pid=7)``; False when it is none."""
     found = _PID.search(rest)
-    known = name.startswith(("Worker", "EngineCore", "APIServer", "ApiServer", "VllmWorker", "RayWorker", "MainProcess", "DPCoordinator"))
+    known = name.startswith(("Worker", "EngineCore", "APIServer", "ApiServer", "VllmWorker", "RayWorker", "MainProcess", "DPCoordinator", "raylet"))
     if not found and not known:
         return False
     if name:

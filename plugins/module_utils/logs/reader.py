@@ -23,6 +23,8 @@ MAX_LINE = 1 << 20
 """Bytes of one line that are looked at together; a longer one is read in pieces that share its number."""
 MAX_TEXT = 16384
 """Characters of one line that are parsed."""
+MAX_STATES = 64
+"""Texts of one line, between carriage returns, that are looked at besides the last."""
 MAX_REPEATS = 256
 """Events of one shape (equal but for digits) that one source gives; more are counted."""
 QUIET_LINES = 12
@@ -65,12 +67,15 @@ class _Block(NamedTuple):
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "[^"\n]{0,1000}", line [0-9]{1,9}(?:, in |$)')
-_CHAINED = ("During handling of the above exception, another exception occurred", "The above exception was the direct cause of the following exception")
+_CHAINED = (
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception")
 _EXCEPTION = re.compile(r"([A-Za-z_]\w{0,100}(?:\.[A-Za-z_<][\w<>]{0,100}){0,12})(?:: |:?$)")
 _TYPED = re.compile(r"(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|ExceptionGroup|Abort|Refused|Denied|NotFound)$")
 _GROUP_MARGIN = re.compile(r"\s{2,64}(?:\| ?|\+-)(?:[-+| ]*)?|\s{2,64}\+[-+]{3,200}")
 _MARGIN = re.compile(r"\s{0,64}(?:[|+] ?)(?:\s{0,64}[|] ?)*")
-_CONTINUED = re.compile(r'\s|$|File "|frame #[0-9]|Exception raised from |\^|~~|C\+\+ CapturedTraceback|Current thread 0x|Thread 0x|Extension modules:|what\(\):')
+_CONTINUED = re.compile(
+    r'\s|$|File "|frame #[0-9]|Exception raised from |\^|~~|C\+\+ CapturedTraceback|Current thread 0x|Thread 0x|Extension modules:|what\(\):')
 _START = re.compile(
     r"usage: |Process \S{1,100}:|Exception ignored |terminate called|LLVM ERROR|Fatal Python error|Killed|Segmentation fault|Bus error|Aborted|"
     r"Loading \S{1,40} checkpoint|[#$] |nanobind: |Triton is |\*\*\* |!!!!!!! |\S{1,300}\.py:[0-9]{1,7}: |Warning: |OSError: \[|"
@@ -176,7 +181,7 @@ class Assembler:
             raw = raw.rstrip(b"\r")
         if b"\r" in raw:
             states = raw.split(b"\r")
-            kept = [part for part in states[:-1] if part.strip() and not _PROGRESS.search(part)]
+            kept = [part for part in dict.fromkeys(states[:-1]) if part.strip() and not _PROGRESS.search(part)][:MAX_STATES]
             last = next((part for part in reversed(states) if part.strip()), b"")
             if not kept or kept[-1] != last:
                 kept.append(last)
@@ -213,6 +218,7 @@ class Assembler:
             if record:
                 state, parts = record
                 for part in parts[:MAX_BODY]:
+                    self._fed += 1
                     for piece in _last_states(part):
                         self._take(number, raw, parse(clean(piece), self.clock, state))
                 return
@@ -226,6 +232,7 @@ class Assembler:
                 state, parts = record
                 state.outer(line)
                 for part in parts[:MAX_BODY]:
+                    self._fed += 1
                     self._take(number, raw, parse(clean(part), self.clock, state))
                 return
         self._take(number, raw, line)
@@ -476,7 +483,9 @@ def year_of(sources: Sequence[Source]) -> int:
     return newest or files
 
 
-_HEAD = re.compile(rb"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]|([0-9]{2}-[0-9]{2}) |(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +([0-9]{1,2}) )([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)")
+_HEAD = re.compile(
+    rb"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]|([0-9]{2}-[0-9]{2}) |"
+    rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +([0-9]{1,2}) )([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)")
 _NEXT_IS_FRAME = re.compile(rb"Traceback \(most recent call last\):\r?\n[^\n]{0,400}File \"")
 
 
@@ -586,7 +595,10 @@ def _chain(held: Iterable[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 # A line that begins a record of its own, of no interest: the traceback of another writer may go on behind it.
-_OTHER = re.compile(rb"(?:\([A-Za-z][^()\n]{0,80}\) ?|\S{1,60} {0,20}\| |[0-9T:.Z-]{20,35} |\x1b\[[0-9;]{1,12}m){0,4}(?:(?:INFO|DEBUG)[ :]|\S{1,80} \[[0-9]\] NCCL INFO)")
+_BEGINS = rb"(?:\([A-Za-z][^()\n]{0,80}\) ?|\S{1,60} {0,20}\| |[0-9T:.Z-]{20,35} |\x1b\[[0-9;]{1,12}m){0,4}"
+_OTHER = re.compile(_BEGINS + rb"(?:(?:INFO|DEBUG)[ :]|\S{1,80} \[[0-9]\] NCCL INFO)")
+# Such a line is wanted, unless its shape came too often.
+_COUNTED = re.compile(_BEGINS + rb"(?:WARNING|ERROR)[ :]")
 
 
 def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data: bytes, assembler: Assembler) -> Iterator[Event]:
@@ -620,7 +632,7 @@ def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data
                 position += 1
             hit = position < len(hits) and hits[position] == index
             raw = lines[index]
-            if not hit and _OTHER.match(raw):
+            if not hit and (_OTHER.match(raw) or (_COUNTED.match(raw) and not assembler.live())):
                 quiet += 1
                 passed = raw
             else:

@@ -27,11 +27,13 @@ MAX_TRACEBACKS = 2000
 _STRONG = (
     "ERROR", "WARN", "CRITICAL", "FATAL", "Traceback", "Exception", "Error:", "Warning: ", "[W ", "[E ", "[F ", "E ::.", "W ::.", "F ::.", "[W::", "[E::",
     "NVRM", "Xid", "srun:", "slurmstepd:", "usage: ", ": error: ", "Fatal", "terminate called", "Segmentation fault", "core dumped", "Killed", "Aborted",
-    "segfault", "oom-kill", "Out of memory", "kern:", "kern  :", "non-zero status", "NULL value")
+    "Process EngineCore", "Process Worker", "Process VllmWorker", "Process ApiServer", "Process Spawn", "segfault", "oom-kill", "Out of memory", "kern:",
+    "kern  :", "non-zero status", "NULL value")
 # The same for lines that are not of level INFO or DEBUG: such words stand in prompts and in plain reports too.
 _WEAK = (
-    "error", "Error", "failed", "Failed", "failure", "cannot", "Cannot", "denied", "refused", "timed out", "Timed out", "timeout", "No such", "not found", "nvalid",
-    "nable to", "exited", "killed", "died", "abort", "unsupported", "not supported", "mismatch", "missing", "panic", "corrupt", "unreachable", "No space")
+    "error", "Error", "failed", "Failed", "failure", "cannot", "Cannot", "denied", "refused", "timed out", "Timed out", "timeout", "No such", "not found",
+    "nvalid", "nable to", "exited", "killed", "died", "abort", "unsupported", "not supported", "mismatch", "missing", "panic", "corrupt", "unreachable",
+    "No space")
 # Only these in lines of level INFO and DEBUG, besides the wanted literals.
 _EVEN_CALM = ("ERROR", "Traceback", "Exception", "Error:")
 _PROMPT = b"Received request "
@@ -92,27 +94,24 @@ class Scanner:
         if fresh:
             self._learn(fresh)
         found: List[int] = []
+        flooded = self._flooded
+        if flooded:
+            for shape in distinct.intersection(flooded):
+                flooded[shape] += shapes.count(shape)
         interesting = self._interesting
         if not distinct.isdisjoint(interesting):
+            # A shape that comes too often within this block is counted for the rest of it.
             for index in [i for i, shape in enumerate(shapes) if shape in interesting]:
                 shape = shapes[index]
                 count = interesting.get(shape)
                 if count is None:
-                    self._flooded[shape] += 1
+                    flooded[shape] += 1
                     continue
                 found.append(index)
                 interesting[shape] = count + 1
-                if count >= MAX_HITS and (count >= MAX_TRACEBACKS or b"Traceback (" not in shape):
+                if count + 1 >= (MAX_TRACEBACKS if b"Traceback (" in shape else MAX_HITS):
                     del interesting[shape]
-                    self._flooded[shape] = 0
-            flooded = self._flooded
-        elif self._flooded:
-            flooded = self._flooded
-        else:
-            flooded = {}
-        if flooded and not distinct.isdisjoint(flooded):
-            for shape in distinct.intersection(flooded):
-                flooded[shape] += shapes.count(shape)
+                    flooded[shape] = 0
         if self._direct:
             found = self._with_direct(data, found)
         return found
