@@ -244,6 +244,7 @@ class Loop:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.active: Set[_Exchange] = set()
+        self._check = 0.0
 
     def start(self, target: Endpoint, request: Request, on_done: OnDone, on_event: Optional[OnEvent] = None) -> None:
         """Begin one exchange; the addresses of `target` must be known."""
@@ -254,29 +255,33 @@ class Loop:
     def run(self, seconds: float = 3600.0, stop: Optional[Callable[[], bool]] = None) -> None:
         """Work until nothing is left, at most `seconds`."""
         until = time.monotonic() + seconds
-        check = 0.0
-        while self.active:
-            now = time.monotonic()
-            if now >= until or (stop is not None and stop()):
-                break
-            if now >= check:
-                for exchange in list(self.active):
-                    exchange.look_at_the_clock(now)
-                check = now + 0.05
-                if not self.active:
-                    break
-            try:
-                ready = self.selector.select(max(0.0, min(check, until) - now))
-            except OSError:
-                ready = []
-            for key, _events in ready:
-                key.data.work()
+        while self.active and time.monotonic() < until and not (stop is not None and stop()):
+            self.step(until - time.monotonic())
         for exchange in list(self.active):
             exchange.fail("timeout", "the time for the whole stage was up", final=True)
         self.active.clear()
 
+    def step(self, seconds: float) -> None:
+        """Wait for sockets once, at most `seconds` and at most until the clock must be looked at, and work on those that are ready."""
+        now = time.monotonic()
+        if now >= self._check:
+            for exchange in list(self.active):
+                exchange.look_at_the_clock(now)
+            self._check = now + 0.05
+        if not self.active:
+            return
+        try:
+            ready = self.selector.select(max(0.0, min(self._check - now, seconds)))
+        except OSError:
+            ready = []
+        for key, _events in ready:
+            key.data.work()
+
     def close(self) -> None:
-        """Give the selector back."""
+        """Close every connection that is left, without a word to anyone, and give the selector back."""
+        for exchange in list(self.active):
+            exchange.drop()
+        self.active.clear()
         self.selector.close()
 
 
@@ -335,7 +340,7 @@ class _Exchange:
 
     def _connect_failed(self, code: int) -> None:
         if self.addresses:
-            self._drop()
+            self.drop()
             self._next_address()
             return
         at = "%s port %d" % (self.target.host, self.target.port)
@@ -521,7 +526,7 @@ class _Exchange:
         self._finish(final)
 
     def _finish(self, final: bool = False) -> None:
-        self._drop()
+        self.drop()
         if self.reply.end is None:
             self.reply.end = self._since()
         if self in self.loop.active or final:
@@ -536,7 +541,8 @@ class _Exchange:
                 pass
         self.registered = 0
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Close the connection."""
         self._unregister()
         if self.sock is not None:
             try:

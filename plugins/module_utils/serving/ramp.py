@@ -259,9 +259,9 @@ class Level:
         self.began = self.last_end = time.monotonic()
         for _number in range(self.streams):
             self._send()
-        self.loop.run(max(0.1, self.until - self.began), self._stop)
+        while self.loop.active and time.monotonic() < self.until and not self._stop():
+            self.loop.step(0.1)
         self.cut = True
-        self.loop.run(0.0)
         wall = max(1e-6, self.last_end - self.began)
         cpu = time.process_time() - cpu
         self.loop.close()
@@ -282,13 +282,10 @@ class Level:
         }
 
     def _stop(self) -> bool:
-        now = time.monotonic()
-        if self.over_budget:
-            return True
-        if self.open:
-            self.watch.tick(now)
+        if self.open and not self.over_budget:
+            self.watch.tick(time.monotonic())
             return False
-        # Only samples are left: nothing to wait for.
+        # Only samples of the metrics are left, or what was cut: nothing to wait for.
         return True
 
     def _more(self) -> bool:

@@ -50,7 +50,7 @@ def read(reader: Reader, unit: str, engine: str = "docker", since: float = 0.0) 
     uptime = _uptime(reader)
     found: Dict[str, Any] = {
         "now": round(time.time(), 3), "uptime": uptime, "unit": None, "processes": serving.get("processes"), "log": None, "gpus": None,
-        "xids": None, "containers": None, "unknown": unknown,
+        "xids": None, "containers": None, "driver": (reader.read("/sys/module/nvidia/version").text or "").strip() or None, "unknown": unknown,
     }
     ran = reader.run(show)
     blocks = systemd.blocks(ran.out) if ran.ok else []
@@ -77,9 +77,25 @@ def read(reader: Reader, unit: str, engine: str = "docker", since: float = 0.0) 
             found["containers"] = listed(ran.out)
         else:
             unknown["containers"] = ran.reason(engine)
+    found["pids"] = victims(found["processes"] or [])
     found["rss"] = _rss(reader, found["processes"] or [])
     found["rdma"] = _rdma(reader)
     found["retransmitted"] = _retransmitted(reader)
+    return found
+
+
+def victims(processes: Sequence[Mapping[str, Any]]) -> Dict[str, int]:
+    """Pids that stand for the two ways to die: ``server`` (what answers HTTP, or the headless parent) and ``engine`` (what computes)."""
+    found: Dict[str, int] = {}
+    for process in processes:
+        words = [str(word) for word in process.get("argv") or []]
+        pid = process.get("pid")
+        if not isinstance(pid, int) or pid <= 1:
+            continue
+        if "serve" in words[:8]:
+            found.setdefault("server", pid)
+        elif words and words[0].startswith("VLLM::EngineCore"):
+            found.setdefault("engine", pid)
     return found
 
 

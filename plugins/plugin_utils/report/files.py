@@ -37,11 +37,12 @@ def write(document: Mapping[str, Any], folder: str) -> Dict[str, str]:
     paths: Dict[str, str] = {}
     for key, (name, text) in contents.items():
         paths[key] = os.path.join(folder, name)
-        _replace(paths[key], text)
+        replace(paths[key], text)
     return paths
 
 
-def _replace(path: str, text: str) -> None:
+def replace(path: str, text: str) -> None:
+    """Write `text` to `path`, complete or not at all."""
     temporary = "%s.%s.tmp" % (path, secrets.token_hex(6))
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
