@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from hashlib import sha256
 from typing import Any, Dict, List, Optional
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
@@ -30,6 +32,8 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
     _supports_async = False
+    skew: Optional[float] = None
+    """Seconds that the clock of the node is ahead of the controller's, None unknown."""
 
     def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         variables = task_vars or {}
@@ -73,6 +77,7 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         result["memory"] = bool(memory)
+        result["skew"] = self.skew
         return result
 
     def _recorded(self, root: str, folder: str, node: str, variables: Dict[str, Any], result: Dict[str, Any]) -> Dict[str, Any]:
@@ -103,7 +108,12 @@ class ActionModule(ActionBase):
 
     def _full(self, force: bool = False) -> str:
         """Folder in memory to go through when the node's disk is full, empty when there is room on the disk."""
-        answer = self._low_level_execute_command("df -Pk -- ~ /tmp %s 2>/dev/null; exit 0" % " ".join(MEMORY))
+        before = time.time()
+        answer = self._low_level_execute_command("date +%%s.%%N; df -Pk -- ~ /tmp %s 2>/dev/null; exit 0" % " ".join(MEMORY))
+        clock = re.match(r"\s*(\d{9,11}\.\d{1,9})\s", str(answer.get("stdout", "")))
+        if clock and not force:
+            # The node was asked somewhere between the two looks at our own clock.
+            self.skew = round(float(clock.group(1)) - (before + time.time()) / 2, 2)
         rows = [(int(found.group(1)), found.group(2)) for found in map(_ROW.match, str(answer.get("stdout", "")).splitlines()) if found]
         # Home and /tmp come first, in that order, each with the mount that holds it.
         if len(rows) < 2 or (not force and min(free for free, _mount in rows[:2]) >= NEEDED_KIB):
@@ -140,7 +150,7 @@ class ActionModule(ActionBase):
         try:
             self._connection.fetch_file(remote, staging)
             os.chmod(staging, 0o600)
-            found = secure_hash(staging, hash_func=__import__("hashlib").sha256)
+            found = secure_hash(staging, hash_func=sha256)
             if found != digest:
                 raise AnsibleActionFail("the archive of %s did not arrive whole: its digest is %s instead of %s" % (node, found, digest))
             os.rename(staging, archive)

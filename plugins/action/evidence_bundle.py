@@ -90,7 +90,7 @@ def _nodes(variables: Mapping[str, Any], read: str) -> Tuple[Dict[str, Any], Dic
         elif found.get("failed") or not (found.get("archive") or found.get("would")):
             failed[str(name)] = why
         else:
-            keys = ("archive", "size", "sha256", "seconds", "logs", "services", "cut", "missing", "redactions", "memory", "would")
+            keys = ("archive", "size", "sha256", "seconds", "logs", "services", "cut", "missing", "redactions", "memory", "skew", "would")
             nodes[str(name)] = {key: found[key] for key in keys if key in found}
     return nodes, unreachable, failed
 

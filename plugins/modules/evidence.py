@@ -164,6 +164,10 @@ would:
   returned: in check mode
   type: list
   elements: str
+skew:
+  description: Seconds that the clock of the node is ahead of the controller's.
+  returned: success, not in check mode
+  type: float
 memory:
   description: Whether the archive went through memory, because the node's disk is full.
   returned: success, not in check mode

@@ -174,19 +174,26 @@ class Opened(NamedTuple):
     problems: List[str]
 
 
+ARCHIVES = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
+
+
+def is_archive(root: str) -> bool:
+    """True for a file that is named as an archive which this module opens."""
+    return root.endswith(ARCHIVES) and os.path.isfile(root)
+
+
 def is_bundle(root: str) -> bool:
-    """True for a folder with ``snapshot.json``, and for an archive that begins as a snapshot's does; nothing is judged yet."""
+    """True for a folder with ``snapshot.json``, and for an archive that holds one or cannot be read; nothing is judged yet."""
     if os.path.isdir(root):
         return os.path.isfile(os.path.join(root, "snapshot.json"))
-    if not root.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")) or not os.path.isfile(root):
+    if not is_archive(root):
         return False
     try:
-        for name, _size, _source in _members(root):
-            return bool(_NAME.match(name))
+        # The documents come before everything else but bodies.
+        return any(name == "snapshot.json" for name, _size, _source in _members(root))
     except SnapshotError:
-        # Named as an archive, and none: refused where it is opened, with the reason.
+        # Refused where it is opened, with the reason.
         return True
-    return True
 
 
 def open_bundle(root: str) -> Opened:
@@ -267,7 +274,7 @@ def _folder(root: str) -> Iterator[Tuple[str, int, IO[bytes]]]:
                 yield name, status.st_size, source
 
 
-def _members(path: str) -> Iterator[Tuple[str, int, IO[bytes]]]:
+def _members(path: str, any_name: bool = False) -> Iterator[Tuple[str, int, IO[bytes]]]:
     try:
         with snapshot.unpacked(path) as packed:
             stream = snapshot.Bounded(packed)
@@ -275,8 +282,8 @@ def _members(path: str) -> Iterator[Tuple[str, int, IO[bytes]]]:
                 for count, member in enumerate(tar):
                     if count > snapshot.MAX_FILES:
                         raise SnapshotError("%s holds more than %d files" % (path, snapshot.MAX_FILES))
-                    name = member.name.split("/", 1)[-1]
-                    source = tar.extractfile(member) if member.isreg() and _NAME.match(name) else None
+                    name = member.name if any_name else member.name.split("/", 1)[-1]
+                    source = tar.extractfile(member) if member.isreg() and (any_name or _NAME.match(name)) else None
                     if source is not None:
                         yield name, max(0, member.size), source
             while stream.read(1 << 20):
@@ -297,3 +304,19 @@ def repack(root: str) -> Dict[str, Sequence[bytes]]:
         raise SnapshotError("%s: %s" % (root, "; ".join(opened.problems[:3])))
     listing = _folder(root) if os.path.isdir(root) else _members(root)
     return {name: [source.read(size + 1)] for name, size, source in listing}
+
+
+def open_logs(root: str) -> Dict[str, bytes]:
+    """Plain files of an archive that is no bundle, by name: somebody's logs, packed. Links and devices are passed over.
+
+    Raises:
+        SnapshotError: it is damaged, or larger than the bounds of ``node.snapshot``.
+    """
+    found: Dict[str, bytes] = {}
+    total = 0
+    for name, size, source in _members(root, any_name=True):
+        total += size
+        if total > snapshot.MAX_TOTAL:
+            raise SnapshotError("%s unpacks to more than %d MiB: unpack it, and name the folder" % (root, snapshot.MAX_TOTAL >> 20))
+        found[name] = source.read(size + 1)
+    return found

@@ -186,8 +186,9 @@ def endpoint(argv: Sequence[str]) -> Optional[Tuple[str, int]]:
     return (host, port) if 0 < port < 65536 else None
 
 
-def differing(environment: Mapping[str, str], base: Mapping[str, str]) -> Dict[str, Any]:
-    """What `environment` has otherwise than `base`: changed and added variables, None for those that are gone."""
-    found: Dict[str, Any] = {name: value for name, value in environment.items() if base.get(name) != value}
-    found.update({name: None for name in base if name not in environment})
-    return found
+def differing(environment: Mapping[str, str], base: Mapping[str, str]) -> Dict[str, str]:
+    """Variables that `environment` has beyond `base` or with another value.
+
+    Those that it lacks tell nothing: a process that renames itself writes over the place where they stood.
+    """
+    return {name: value for name, value in environment.items() if base.get(name) != value}

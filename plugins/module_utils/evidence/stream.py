@@ -29,7 +29,7 @@ COMPRESSED_LIMIT = 24 * 1024 * 1024
 """Bytes of one log in the bundle; a snapshot may hold no larger file."""
 MAX_PLACES = 2000
 
-_START = re.compile(rb"systemd\[\d+\]: (?:Started|Starting) (\S+)")
+_START = re.compile(rb"systemd\[\d+\]: (Started|Starting) (\S+)")
 
 
 class Kept(NamedTuple):
@@ -65,7 +65,7 @@ class Keeper:
         self.cut_bytes = self.cut_lines = self.long_lines = 0
         self.places: List[Redaction] = []
         self.redacted = 0
-        self.starts: Dict[str, int] = {}
+        self.starts: Dict[Tuple[str, bytes], int] = {}
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the log, cut anywhere."""
@@ -99,8 +99,8 @@ class Keeper:
                     lines[number] = line[:LINE_LIMIT] + b" [the rest of this line was cut]"
             data = b"\n".join(lines)
         for found in _START.finditer(data):
-            name = found.group(1).decode("utf-8", "replace").rstrip(".")[:120]
-            self.starts[name] = self.starts.get(name, 0) + 1
+            key = (found.group(2).decode("utf-8", "replace").rstrip(".")[:120], found.group(1))
+            self.starts[key] = self.starts.get(key, 0) + 1
         clean = self.cleaner.block(self.keys(data))
         if b"<redacted>" in clean:
             places = listed(clean.decode("utf-8", "replace"), self.lines + 1)
@@ -129,6 +129,13 @@ class Keeper:
             self.cut_bytes += size
             self.cut_lines += lines
 
+    def _starts(self) -> Dict[str, int]:
+        """Starts by unit: systemd says ``Starting`` and then ``Started``, and of some types or failures only one of the two."""
+        found: Dict[str, int] = {}
+        for (name, _word), count in self.starts.items():
+            found[name] = max(found.get(name, 0), count)
+        return found
+
     def close(self) -> Kept:
         """End of the log."""
         if self.carry:
@@ -141,7 +148,7 @@ class Keeper:
         data += [packed for packed, _size, _lines in self.tail]
         return Kept(
             data, self.total, self.lines, self.head_bytes + self.tail_bytes, self.cut_bytes, self.cut_lines, self.long_lines,
-            self.places, self.redacted, self.starts)
+            self.places, self.redacted, self._starts())
 
 
 class Outcome(NamedTuple):

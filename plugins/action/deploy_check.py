@@ -1,0 +1,77 @@
+# Copyright (c) inferops.vllm contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Take the host's entry out of a plan, and refuse what cannot be deployed before the node is touched."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Mapping, Optional
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ..module_utils.deploy import prepare
+
+
+class ActionModule(ActionBase):
+    """Action plugin ``inferops.vllm.deploy_check``; its documentation stands in the module of the same name."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        variables = task_vars or {}
+        result: Dict[str, Any] = super().run(tmp, variables)
+        _valid, args = self.validate_argument_spec(argument_spec={
+            "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "serial": {"type": "raw", "default": 1},
+            "service": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}})
+        node = str(variables["inventory_hostname"])
+        play = [str(name) for name in variables.get("ansible_play_hosts_all") or []]
+        hostvars: Mapping[str, Any] = variables["hostvars"]
+        recorded = bool(hostvars[node].get("vllm_node_root"))
+        try:
+            prepare.serial(True, args["serial"])
+            if args["plan"]:
+                plan = read(args["plan"])
+                prepare.refuse(plan, node, play, recorded)
+                declared = {name for name in plan["nodes"] if hostvars[name].get("vllm_host_ip")}
+                wanted = prepare.wanted(plan, node, declared)
+                wanted["names"] = list(dict.fromkeys(wanted["names"] + [str(name) for name in hostvars[node].get("preflight_names") or []]))
+            else:
+                prepare.refuse_recorded(node, recorded)
+                wanted = {"service": args["service"], "earlier": args["earlier"]}
+        except prepare.Refused as exc:
+            raise AnsibleActionFail(str(exc)) from None
+        result.update(self._execute_module(module_name="inferops.vllm.deploy_check", module_args=dict(wanted, timeout=args["timeout"]), task_vars=variables))
+        if result.get("failed"):
+            if result.get("problems"):
+                result["msg"] = "%s: %s" % (node, result["msg"])
+            return result
+        if args["plan"]:
+            entry = {key: value for key, value in plan["nodes"][node].items() if key != "reasons"}
+            result.update(entry=entry, peers=prepare.ranks(plan, node), serial=prepare.serial(prepare.independent(plan), args["serial"]))
+            return result
+        peers = result["deployed"].get("peers") or [node]
+        try:
+            prepare.complete(node, peers, play)
+        except prepare.Refused as exc:
+            raise AnsibleActionFail(str(exc)) from None
+        result.update(peers=peers, serial=prepare.serial(len(peers) == 1, args["serial"]))
+        return result
+
+
+def read(path: str) -> Dict[str, Any]:
+    """The plan of a plan.json.
+
+    Raises:
+        Refused: there is none.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            plan = json.load(file)
+    except (OSError, ValueError, RecursionError) as exc:
+        raise prepare.Refused("plan: %s cannot be read: %s" % (path, getattr(exc, "strerror", None) or "it is no JSON")) from None
+    if not isinstance(plan, dict) or not isinstance(plan.get("nodes"), dict):
+        raise prepare.Refused("plan: %s is no plan" % path)
+    return plan
