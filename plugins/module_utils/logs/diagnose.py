@@ -28,6 +28,9 @@ HANG_SECONDS = 60.0
 SKEW_SECONDS = 1.5
 """Clocks that differ by less count as equal: ranks print the shared events within a second."""
 
+_EFFECTS = frozenset(("cuda_crash", "nccl_other", "rdma_path", "nvlink", "engine_bug", "startup_timeout", "worker_lost", "cuda_unknown", "rendezvous"))
+"""Classes that a fault of the hardware or of the kernel shows itself as."""
+
 _SURE = 7
 _LIKELY = 4
 
@@ -53,6 +56,7 @@ class Hit(NamedTuple):
     raw: str
     phase: str
     stage: str
+    exception: bool
 
     @property
     def root(self) -> bool:
@@ -194,6 +198,8 @@ def _take(stream: Stream, event: Event, versions: Dict[str, str], words: List[st
         found = _MULTI.search(line)
         if found and int(found.group(1)) >= 1:
             stream.multi = stream.multi or found.group(0).startswith(("nnodes", "--nnodes")) and int(found.group(1)) > 1 or found.group(0).startswith("node_rank")
+    if "\" 500 " in line and "POST /" in line:
+        stream.refused_requests += 1
     if _SILENCE.match(line):
         stream.silent_note = line.strip()[:200]
     marker = phases.marker_of(line) if event.level not in ("ERROR", "CRITICAL") and not event.exceptions else None
@@ -226,7 +232,7 @@ def _marked(stream: Stream, event: Event, marker: Marker, line: str) -> None:
             if stream.rate_line is None and float(rate.group(1)) > 0:
                 stream.rate_line = Hit(
                     stream.index, event.line, event.line, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, None, 0,
-                    "prefix_cache", "prefix_cache_ineffective", event.text[:1000], event.raw, "decode", "serving")
+                    "prefix_cache", "prefix_cache_ineffective", event.text[:1000], event.raw, "prefill", "serving", False)
         if any(mark.marker.stage == marker.stage for mark in stream.marks[-3:]):
             return
     world = _WORLD.search(line)
@@ -313,7 +319,7 @@ def _weight(row: Signature, event: Event, text: str) -> int:
 def _make(stream: Stream, event: Event, at: int, row: Optional[Signature], weight: int, cls: str, cause: str, text: str, phase: str, stage: str) -> Hit:
     return Hit(
         stream.index, event.line, at, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, row, weight, cls, cause,
-        text[:4000], event.raw_at(at) or text[:4000], phase, stage)
+        text[:4000], event.raw_at(at) or text[:4000], phase, stage, any(number == at for _text, number in event.exceptions))
 
 
 # -- judging
@@ -423,7 +429,7 @@ class _Case:
 
     def _credible(self, hits: List[Hit], ready: bool) -> List[Hit]:
         """Drop error lines of unknown meaning on runs that went on serving: requests fail for many reasons."""
-        if not ready or any(_fatal(hit) for hit in hits):
+        if not ready or any(_fatal(hit) and hit.row is not None for hit in hits):
             return hits
         return [hit for hit in hits if hit.row is not None and hit.weight >= _LIKELY]
 
@@ -433,8 +439,23 @@ class _Case:
         for low, high in ((_SURE, 99), (_LIKELY, _SURE - 1), (3, 3), (2, 2), (0, 1)):
             tier = [hit for hit in roots if low <= hit.weight <= high]
             if tier:
-                return self._earliest(tier)
+                found = self._earliest(tier)
+                deeper = [hit for hit in tier if hit.weight >= 9 and hit.cls in ("gpu_fault", "oom_host") and hit.row is not None]
+                if found.cls in _EFFECTS and deeper and found.weight < 9:
+                    # Clocks of a kernel and of an engine differ by more than a crash takes; only one of the two can be the cause.
+                    found = self._earliest(deeper)
+                return self._as_exception(found)
         return None
+
+    def _as_exception(self, found: Hit) -> Hit:
+        """The Python exception of the same failure, where a library logged its message just before raising it."""
+        row = found.row
+        if row is None or found.exception or not row.id.startswith(("store-", "gloo-mesh")):
+            return found
+        for hit in self.streams[found.stream].hits:
+            if hit.at > found.at and hit.row is row and hit.exception:
+                return hit
+        return found
 
     def _earliest(self, hits: List[Hit]) -> Hit:
         first: Dict[int, Hit] = {}
@@ -466,6 +487,8 @@ class _Case:
         place, stage = _place(stream, hit)
         after = _ready_line(stream, 0)
         running = place in ("api_ready", "prefill", "decode") or (ready and after is None and self._later_than_ready(hit))
+        if row is not None and row.how == "start" and row.phase and not running:
+            return row.phase, stage
         if row is not None and row.how == "row" and row.phase and not (running and row.phase != "shutdown" and row.role != "root"):
             return row.phase, stage if place == row.phase else ""
         if hit.stage == "config" and row is not None and row.phase:
@@ -570,6 +593,9 @@ class _Case:
         """Only relays, or nothing that explains itself: say what is missing."""
         hinted = [hit for hit in hits if hit.cause] or hits
         hint = self._earliest(hinted)
+        waited = self._gave_up(hits, ready)
+        if waited is not None:
+            return waited
         cls, cause = hint.cls, hint.cause
         if cause == "":
             cls, cause = "worker_lost", "silent_worker_death"
@@ -587,6 +613,25 @@ class _Case:
         action, remedy = verdict.action_of(cause)
         self._evidence(hint, hits)
         return self._document(True, phase, cls, cause, None, hits, "low", action, remedy, hint.row.id if hint.row else "", best=hint)
+
+    def _gave_up(self, hits: List[Hit], ready: bool) -> Optional[Dict[str, Any]]:
+        """The front end gave up on an engine that no line says to be dead."""
+        if ready or any(hit.row is None or hit.row.id not in ("core-init-failed", "engine-process-failed") for hit in hits):
+            return None
+        hit = self._earliest(hits)
+        stream = self.streams[hit.stream]
+        place = _place(stream, hit)
+        dead = "Failed core proc(s): {'" in hit.text
+        compiling = "jit-progress" in stream.quiet or place[1] == "compile"
+        quiet = hit.time is not None and hit.clock == "wall" and any(
+            mark.time is not None and hit.time - mark.time >= 300 for mark in stream.marks[-1:])
+        if dead or not (compiling or quiet):
+            return None
+        self.why.append("the front end gave up while the engine was still at work: no process says that it failed")
+        self.collect.append("when the start began and when it was given up, and what was running then")
+        action, remedy = verdict.action_of("startup_timeout")
+        phase = place[0] if place[0] not in ("", "dependencies") else "engine_init"
+        return self._document(True, phase, "startup_timeout", "startup_timeout", hit, hits, "low", action, remedy, "gave-up")
 
     def _busy(self, hits: List[Hit]) -> bool:
         """A request was being worked on when it happened."""
@@ -616,13 +661,15 @@ class _Case:
             if asked is None:
                 continue
             mark = next(mark for mark in stream.marks if mark.line == asked)
-            done = any(one.marker.stage == "stopped" and one.line >= asked for one in stream.marks)
+            early_stop = _ready_line(stream, start) is None
+            done = any(one.marker.stage == "stopped" and one.line >= asked and not (early_stop and "MPClient" in one.text) for one in stream.marks)
             ready = _ready_line(stream, start)
             long = mark.time is not None and stream.last is not None and stream.last - mark.time > HANG_SECONDS
-            early = ready is None and mark.marker.process != "api" and not _has_stage(stream, "leader-only")
+            early = ready is None and mark.marker.process == "core"
             if done or not (long or early):
                 continue
             if early and not long and not any(one.marker.process == "api" for one in stream.marks):
+                # A node without a front end is stopped by its parent.
                 continue
             self.why.append("a stop was asked for at line %d and nothing says that it ended" % asked)
             self.collect.append("what the unit or container runtime says of the stop: exit code, time, signal")
@@ -642,7 +689,11 @@ class _Case:
         quiet = sorted({name for stream in self.streams for name in stream.quiet})
         if quiet:
             self.against.append("harmless lines: %s" % ", ".join(quiet[:6]))
-        return self._document(False, phase, "none", "", None, [], "high", "Nothing to do.", "", "")
+        if stopped:
+            return self._document(False, phase, "none", "", None, [], "high", "Nothing to do.", "", "")
+        # A process that is killed says nothing: an end while serving looks the same whether the server lives or is gone.
+        self.against.append("the log ends while the engine serves; if the process is gone, these logs do not say why")
+        return self._document(False, phase, "none", "", None, [], "medium", "Nothing to do if the server still answers; if it is gone, fetch its exit code and the kernel log.", "", "")
 
     def _no_hits(self) -> Optional[Dict[str, Any]]:
         """Prefix cache without a hit under real load, from the counters that the engine logs itself."""
@@ -652,7 +703,7 @@ class _Case:
                 self.why.append("%d reports under load, all with a prefix-cache hit rate of 0.0%%" % len(loaded))
                 self.collect.extend(("two request bodies that should share a prefix", "vllm:cache_config_info and the prefix-cache counters of the running server"))
                 action, remedy = verdict.action_of("prefix_cache_ineffective")
-                return self._document(True, "decode", "prefix_cache", "prefix_cache_ineffective", stream.rate_line, [], "low", action, remedy, "prefix-zero")
+                return self._document(True, "prefill", "prefix_cache", "prefix_cache_ineffective", stream.rate_line, [], "low", action, remedy, "prefix-zero")
         return None
 
     def _unready(self, segments: List[int]) -> Dict[str, Any]:
@@ -827,10 +878,6 @@ def _ready_line(stream: Stream, start: int) -> Optional[int]:
 def _ready_time(stream: Stream, start: int) -> Optional[float]:
     line = _ready_line(stream, start)
     return next((mark.time for mark in stream.marks if mark.line == line), None) if line is not None else None
-
-
-def _has_stage(stream: Stream, stage: str) -> bool:
-    return any(mark.marker.stage == stage for mark in stream.marks)
 
 
 def _place(stream: Stream, hit: Hit) -> Tuple[str, str]:
