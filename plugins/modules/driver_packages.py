@@ -68,6 +68,10 @@ options:
     description: Finish or reinstall packages that were left half installed or half configured.
     type: bool
     default: false
+  while_used:
+    description: Change packages although something uses the GPUs. Whatever runs in containers may then lose them.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -126,7 +130,7 @@ notes:
   elements: str
 kind:
   description: Why it was refused, in a word. C(input), C(family), C(unavailable), C(headers), C(held), C(pinned), C(broken), C(kernel),
-    C(remove), C(downgrade), C(space), C(download), C(resolver), C(install), C(verify), C(packages) or C(driver).
+    C(remove), C(downgrade), C(space), C(download), C(resolver), C(install), C(build), C(verify), C(in_use), C(packages) or C(driver).
   returned: failure
   type: str
 names:
@@ -137,10 +141,11 @@ names:
 """
 
 import os
-from typing import Optional
+from typing import List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.inferops.vllm.plugins.module_utils.kernel.holders import foreign, holders
 from ansible_collections.inferops.vllm.plugins.module_utils.packages import apt
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.choose import Request
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.data import COMPONENTS
@@ -164,6 +169,7 @@ def main() -> None:
             "unhold": {"type": "bool", "default": False},
             "downgrade": {"type": "bool", "default": False},
             "repair": {"type": "bool", "default": False},
+            "while_used": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -179,7 +185,10 @@ def main() -> None:
             stream.write(text)
         module.atomic_move(temporary, path)
 
-    node = Node(runner(apt.ENVIRONMENT), read, names, free, write, module.tmpdir, module.log)
+    def users() -> List[str]:
+        return foreign(holders())
+
+    node = Node(runner(apt.ENVIRONMENT), read, names, free, write, module.tmpdir, users, module.log)
     try:
         outcome = ensure(node, Request(**params), module.check_mode)
     except Refused as exc:

@@ -23,6 +23,7 @@ class Request(NamedTuple):
         headers: headers of the running kernel are wanted where modules are built.
         update: move to the newest version of the branch although another one of it is installed.
         unhold, downgrade, repair: what is allowed.
+        while_used: change packages although something uses the GPUs.
         pin: ``version``, ``branch`` or ``none``.
     """
 
@@ -37,6 +38,7 @@ class Request(NamedTuple):
     downgrade: bool = False
     repair: bool = False
     pin: str = "version"
+    while_used: bool = False
 
 
 class Choice(NamedTuple):

@@ -43,6 +43,7 @@ class Node(NamedTuple):
         free: device and free bytes of the file system that holds a path.
         write: put text into a file, None removes it.
         scratch: a folder for files that nobody else reads.
+        holders: processes outside of the driver's own services that use the GPUs, as a person names them.
         say: a line for the log of the node.
     """
 
@@ -52,6 +53,7 @@ class Node(NamedTuple):
     free: Callable[[str], Tuple[int, int]]
     write: Callable[[str, Optional[str]], None]
     scratch: str
+    holders: Callable[[], List[str]]
     say: Callable[[str], None]
 
 
@@ -65,6 +67,7 @@ class State(NamedTuple):
     held: List[str]
     pins: List[Pin]
     headers: bool
+    built: bool
     kernels: Tuple[str, ...]
 
 
@@ -99,7 +102,8 @@ def look(node: Node) -> State:
         for path in rpm.LOCK_FILES:
             pins += rpm.parse_locks(node.read(path) or "", path)
     kernels = tuple(sorted(name for name in node.names("/boot") if name.startswith(("vmlinuz-", "vmlinux-"))))
-    return State(row, kernel, installed, broken, held, pins, bool(node.names("/lib/modules/%s/build" % kernel)), kernels)
+    built = node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc == 0
+    return State(row, kernel, installed, broken, held, pins, bool(node.names("/lib/modules/%s/build" % kernel)), built, kernels)
 
 
 def available(node: Node, state: State, request: Request) -> Dict[str, List[str]]:
@@ -154,7 +158,7 @@ def target(node: Node, state: State, request: Request, offered: Mapping[str, Seq
     if not request.driver and branch_of(kept) != request.branch and not request.version:
         request = request._replace(branch=branch_of(kept))
     choice = extend(choose(request, state.family.name, state.kernel, offered, state.installed, kept), request, offered, state.installed)
-    if request.driver and request.headers and choice.builds and not state.headers:
+    if request.headers and choice.builds and not state.headers:
         name, version = _headers(state, offered)
         choice = choice._replace(wanted={**choice.wanted, name: version})
     if request.driver and not request.downgrade:
@@ -228,9 +232,9 @@ def guard(state: State, request: Request, choice: Choice, needs: Mapping[str, st
         raise Refused("driver %s is pinned away: %s; change the pin, or allow it with unhold" % (choice.version, "; ".join(told)), "pinned", sorted(blocked))
 
 
-def pin_file(state: State, request: Request, choice: Choice, installed: Mapping[str, Installed]) -> Tuple[str, Optional[str]]:
-    """Path and text of the pin that belongs to the request; the text is None where the file must not be. Empty path: none here."""
-    if state.family.manager == "apt":
+def pin_file(state: State, request: Request, choice: Choice) -> Tuple[str, Optional[str]]:
+    """Path and text of the pin that belongs to the request; the text is None where the file must not be. An empty path leaves it alone."""
+    if state.family.manager == "apt" and request.driver:
         words = {"version": choice.version, "branch": request.branch}
         return apt.PREFERENCES, apt.preferences(words[request.pin]) if request.pin in words else None
     return "", None
@@ -290,7 +294,7 @@ def ensure(node: Node, request: Request, check: bool) -> Outcome:
     validate(request)
     state = look(node)
     choice, needs, notes = _choose(node, state, request, check)
-    path, pin = pin_file(state, request, choice, state.installed)
+    path, pin = pin_file(state, request, choice)
     pin_now = node.read(path) if path else None
     pin_changes = bool(path) and pin_now != pin and not (pin is None and pin_now is None)
     broken_only = bool(state.broken) and request.repair
@@ -309,7 +313,15 @@ def ensure(node: Node, request: Request, check: bool) -> Outcome:
         if any(is_driver(name) or name == "dpkg" for name in state.broken):
             guard(state, request, choice, needs)
         notes.append("not whole, and no part of the driver: %s" % ", ".join(sorted(state.broken)))
-    changed = not change.empty or pin_changes or broken_only
+    # Some releases of DKMS leave a driver without modules when the headers were missing, and call it configured.
+    build = choice.builds and request.headers and not state.built and change.empty and not broken_only
+    changed = not change.empty or pin_changes or broken_only or build
+    if not request.while_used and (not change.empty or broken_only):
+        users = node.holders()
+        if users:
+            raise Refused(
+                "the GPUs are in use by %s: a change of packages reloads systemd and parts the libraries from the loaded module; "
+                "stop them, or allow it with while_used" % ", ".join(users[:6]), "in_use", users)
     result = _report(state, request, choice, change, notes)
     result["diff"] = _diff(state, choice, change, path if pin_changes else "", pin_now, pin)
     if check or not changed:
@@ -322,9 +334,11 @@ def ensure(node: Node, request: Request, check: bool) -> Outcome:
         if pin_changes and exc.kind == "download":
             node.write(path, pin_now)
         raise
+    if choice.builds and request.headers:
+        _build(node, state.kernel)
     after = look(node)
     _verify(state, after, choice, request)
-    if state.family.manager == "dnf" and request.pin != "none":
+    if state.family.manager == "dnf" and request.driver and request.pin != "none":
         _lock(node, after, choice)
     result["installed"] = _driver_packages(after.installed)
     return Outcome(True, result)
@@ -392,6 +406,16 @@ def _apply(
         node.run(apt.hold_command(held), QUERY)
     if broken and look(node).broken:
         _configure(node)
+
+
+def _build(node: Node, kernel: str) -> None:
+    """Have DKMS build what is not there. Raises Refused when it cannot."""
+    if node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc == 0:
+        return
+    node.say("building the driver's modules for %s" % kernel)
+    ran = node.run(["dkms", "autoinstall", "-k", kernel], APPLY)
+    if node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc:
+        raise Refused("DKMS did not build the driver's modules for %s: %s" % (kernel, apt.why(ran.text)), "build")
 
 
 def _half(node: Node, reason: str) -> str:

@@ -1,0 +1,171 @@
+# Copyright (c) inferops.vllm contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kernel modules loaded or unloaded now, and after every boot."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..node.gpudirect import parse_modinfo, why_not
+from ..packages.model import Ran, Run
+from .conf import HEADER, LOAD_FOLDERS, MODPROBE_FOLDERS, blocked, loads
+from .explain import Reason, loading, plain, telling, unloading
+
+LIMIT = 120
+OWN_LOAD = "/etc/modules-load.d/inferops-vllm-%s.conf"
+OWN_BLOCK = "/etc/modprobe.d/inferops-vllm-%s.conf"
+
+
+class Node(NamedTuple):
+    """The machine; `write` with None removes the file."""
+
+    run: Run
+    read: Callable[[str], Optional[str]]
+    names: Callable[[str], List[str]]
+    write: Callable[[str, Optional[str]], None]
+
+
+class Outcome(NamedTuple):
+    """What happened to one module; `failed` is empty when it is as it should be."""
+
+    changed: bool
+    failed: Optional[Reason]
+    loaded: bool
+    before: List[str]
+    after: List[str]
+
+
+def is_loaded(node: Node, name: str) -> bool:
+    """Loaded, or part of the kernel."""
+    return plain(name) in node.names("/sys/module")
+
+
+def loaded_by(node: Node, name: str) -> List[str]:
+    """Files that load the module at boot."""
+    return _files(node, LOAD_FOLDERS, lambda text: plain(name) in loads(text), ("/etc/modules",))
+
+
+def blocked_by(node: Node, name: str) -> List[str]:
+    """Files that keep the module from loading."""
+    return _files(node, MODPROBE_FOLDERS, lambda text: plain(name) in blocked(text))
+
+
+def _files(node: Node, folders: Sequence[str], wanted: Callable[[str], bool], more: Sequence[str] = ()) -> List[str]:
+    paths = list(more) + ["%s/%s" % (folder, name) for folder in folders for name in node.names(folder) if name.endswith(".conf")]
+    return [path for path in paths if wanted(node.read(path) or "")]
+
+
+def present(node: Node, name: str, persistent: bool, load: bool, check: bool) -> Outcome:
+    """Load the module and have it loaded at boot."""
+    module = plain(name)
+    there = is_loaded(node, module)
+    files = loaded_by(node, module)
+    stops = blocked_by(node, module)
+    before = (["%s loaded" % module] if there else []) + ["%s loads %s" % (path, module) for path in files]
+    after = list(before)
+    if stops and ((load and not there) or (persistent and not files)):
+        own = OWN_BLOCK % module
+        foreign = [path for path in stops if path != own]
+        if foreign:
+            why = Reason("blocked", "%s keeps %s from loading" % (", ".join(foreign), module), "take it out of there", [])
+            return Outcome(False, why, there, before, before)
+        if not check:
+            node.write(own, None)
+        before.append("%s blocks %s" % (own, module))
+    changed = bool(len(before) > len(after))
+    if load and not there:
+        failed = _expected(node, module) if check else _load(node, module)
+        if failed:
+            return Outcome(changed, failed, False, before, before)
+        changed, there = True, True
+        after.append("%s loaded" % module)
+    if persistent and not files:
+        changed = True
+        after.append("%s loads %s" % (OWN_LOAD % module, module))
+        if not check:
+            node.write(OWN_LOAD % module, HEADER + module + "\n")
+    return Outcome(changed, None, there, before, after)
+
+
+def absent(node: Node, name: str, block: bool, check: bool) -> Outcome:
+    """Unload the module, load it at no boot, and with `block` keep it from loading."""
+    module = plain(name)
+    there = is_loaded(node, module)
+    files = loaded_by(node, module)
+    stops = blocked_by(node, module)
+    own = OWN_LOAD % module
+    before = (["%s loaded" % module] if there else []) + ["%s loads %s" % (path, module) for path in files] + [
+        "%s blocks %s" % (path, module) for path in stops]
+    foreign = [path for path in files if path != own]
+    if foreign and not block:
+        return Outcome(False, Reason("persisted", "%s loads %s at every boot" % (", ".join(foreign), module), "take it out of there", []),
+                       there, before, before)
+    after = [line for line in before if not line.endswith("loaded") and not line.startswith(own)]
+    if there and not check:
+        ran = node.run(["modprobe", "-r", module], LIMIT)
+        if ran.rc:
+            return Outcome(False, _stays(node, module, ran), True, before, before)
+    elif there:
+        users = node.names("/sys/module/%s/holders" % module)
+        references = (node.read("/sys/module/%s/refcnt" % module) or "0").strip()
+        if users or references not in ("", "0"):
+            return Outcome(False, _stays(node, module, Ran(1, "")), True, before, before)
+    if own in files and not check:
+        node.write(own, None)
+    if block and not stops:
+        after.append("%s blocks %s" % (OWN_BLOCK % module, module))
+        if not check:
+            node.write(OWN_BLOCK % module, HEADER + "blacklist %s\ninstall %s /bin/false\n" % (module, module))
+    return Outcome(before != after, None, False, before, after)
+
+
+def _stays(node: Node, module: str, ran: Ran) -> Reason:
+    count = (node.read("/sys/module/%s/refcnt" % module) or "0").strip()
+    return unloading(module, ran.text, node.names("/sys/module/%s/holders" % module), int(count) if count.isdigit() else 0, [])
+
+
+def _kernel(node: Node) -> str:
+    return (node.read("/proc/sys/kernel/osrelease") or "").strip()
+
+
+def _load(node: Node, module: str) -> Optional[Reason]:
+    seen = set(telling(node.run(["dmesg"], 30).out, module))
+    ran = node.run(["modprobe", module], LIMIT)
+    if ran.rc == 0:
+        return None
+    lines = telling(node.run(["dmesg"], 30).out, module)
+    # The kernel logs the same refusal in the same words each time.
+    fresh = [line for line in lines if line not in seen] or lines
+    return loading(module, ran.text, fresh, _kernel(node))
+
+
+def _expected(node: Node, module: str) -> Optional[Reason]:
+    """What would keep the module from loading, as far as that can be seen without trying."""
+    ran = node.run(["modprobe", "-n", module], 30)
+    if ran.rc:
+        return loading(module, ran.text, [], _kernel(node))
+    if module != "nvidia_peermem":
+        return None
+    info = node.run(["modinfo", module], 30)
+    symbol = node.run(["grep", "-m1", "-wE", "ib_register_peer_memory_client", "/proc/kallsyms"], 30)
+    facts: Dict[str, Any] = {
+        "present": info.rc == 0, "legacy_loaded": is_loaded(node, "nv_peer_mem"), "log": [],
+        "ib_symbol": {0: True, 1: False}.get(symbol.rc),
+    }
+    why = why_not(facts, parse_modinfo(info.out))
+    return Reason("expected", why, "", []) if why and "ib_register_peer_memory_client" not in why else None
+
+
+def summary(outcomes: Sequence[Tuple[str, Outcome]]) -> Dict[str, Any]:
+    """Result of a module call over several kernel modules."""
+    failed = [(name, one.failed) for name, one in outcomes if one.failed]
+    return {
+        "changed": any(one.changed for _name, one in outcomes),
+        "loaded": [plain(name) for name, one in outcomes if one.loaded],
+        "failed_modules": [
+            {"name": plain(name), "kind": why.kind, "why": why.why, "fix": why.fix, "log": why.lines} for name, why in failed],
+        "diff": {
+            "before": "".join(line + "\n" for _name, one in outcomes for line in one.before),
+            "after": "".join(line + "\n" for _name, one in outcomes for line in one.after),
+        },
+    }
