@@ -221,3 +221,9 @@ def test_the_table_is_data() -> None:
     """Every entry can be told to a machine."""
     for row in REMEDIES.values():
         json.dumps({key: value for key, value in row._asdict().items() if not callable(value) and key != "guards"})
+
+
+def test_every_step_is_a_file_of_a_role() -> None:
+    roles = Path(__file__).resolve().parents[3] / "roles"
+    steps = {step for row in REMEDIES.values() for step in (*row.steps, row.undo) if step[0]}
+    assert not {step for step in steps if not (roles / step[0] / "tasks" / (step[1] + ".yml")).exists()}
