@@ -140,7 +140,7 @@ def _explained(request: Request, text: str, info: Optional[Info]) -> ImageProble
     if info and info.root:
         try:
             sizes = os.statvfs(info.root)
-            free = "%s free in %s" % (gigabytes(sizes.f_bavail * sizes.f_frsize), info.root)
+            free = "%s free in %s after what had come was taken away" % (gigabytes(sizes.f_bavail * sizes.f_frsize), info.root)
         except OSError:
             pass
     scope = Scope(

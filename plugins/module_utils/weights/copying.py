@@ -137,7 +137,7 @@ def blob_sums(folder: str, names: List[str]) -> Dict[str, str]:
     found = {}
     for name in names:
         try:
-            target = os.path.basename(os.readlink(os.path.join(folder, name)))
+            target = os.readlink(os.path.join(folder, name)).rpartition("/")[2]
         except OSError:
             continue
         if re.match(r"[0-9a-f]{64}\Z", target):

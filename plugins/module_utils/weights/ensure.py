@@ -157,7 +157,7 @@ class _Run:
         return not self.wanted.revision or not mark.revision or mark.revision == self.wanted.revision
 
     def _revision(self, folder: str, mark: Mark) -> str:
-        name = os.path.basename(folder)
+        name = folder.rpartition("/")[2]
         return mark.revision or (name if COMMIT.match(name) else "")
 
     def _there(self, folder: str, found: Found, mark: Mark, quick: bool) -> Dict[str, Any]:
@@ -338,7 +338,7 @@ class _Run:
         path = os.path.join(hub_folder(wanted.home, wanted.model), "refs", "main")
         if not wanted.model.startswith("/") and not os.path.exists(path):
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            write_text(path, os.path.basename(folder))
+            write_text(path, folder.rpartition("/")[2])
 
     def _result(self, folder: str, found: Optional[Found], present: bool, revision: str = "") -> Dict[str, Any]:
         try:
