@@ -48,7 +48,11 @@ class ActionModule(ActionBase):
                 refused.append(casebook.Refusal(", ".join(case.paths)[:300], str(found["refusal"])))
                 continue
             absent = {**case.absent, **{str(name): str(why) for name, why in args["absent"].items()}}
-            documents.append({**found, "paths": case.paths, "notes": case.notes + list(found.get("notes") or []), "absent": absent})
+            notes = list(case.notes)
+            if case.starting and not found.get("failed") and found.get("phase") not in ("api_ready", "prefill", "decode", "shutdown"):
+                notes.append("The server had been started less than %d minutes before its logs were taken: it may be loading still." % (
+                    casebook.STARTING // 60))
+            documents.append({**found, "paths": case.paths, "notes": notes, "absent": absent})
         document = diagnosis.document(documents, refused, time.time())
         folder = os.path.abspath(os.path.expanduser(args["report_dir"]))
         target = os.path.abspath(os.path.expanduser(args["json"])) if args["json"] else ""

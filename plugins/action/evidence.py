@@ -6,25 +6,29 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
+import shlex
 import time
 from hashlib import sha256
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.utils.hashing import secure_hash
 
-from ..module_utils.evidence import bundle
+from ..module_utils.evidence import arguments, bundle, streamed
 from ..module_utils.node.snapshot import SnapshotError
 
 NEEDED_KIB = 192 * 1024
 """Free space that the ordinary way wants on the node: the module, its archive, and some for the node itself."""
-LEAST_KIB = 24 * 1024
-"""Free memory file system with which the way through memory is tried."""
-MEMORY = ("/dev/shm", "/run")
+STREAMED_MIB = 24
+"""Logs of an archive that is streamed: it is held in memory on both sides."""
+PACKAGES = ("node", "evidence")
+"""Packages of module_utils that freezing a node needs."""
 _ROW = re.compile(r"^\S.*?\s+\d+\s+\d+\s+(-?\d+)\s+\d+%\s+(/.*)$")
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|errno: 28|write error", re.IGNORECASE)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|errno: 28|write error|Read-only file system", re.IGNORECASE)
 
 
 class ActionModule(ActionBase):
@@ -54,9 +58,9 @@ class ActionModule(ActionBase):
             result.update(self._execute_module(module_name="inferops.vllm.evidence", module_args=args, task_vars=variables))
             return result
         self._ready(folder)
-        memory = self._full()
         found: Dict[str, Any] = {}
-        if not memory:
+        full = self._full()
+        if not full:
             try:
                 found = self._frozen(args, variables)
             except AnsibleConnectionFailure:
@@ -65,20 +69,29 @@ class ActionModule(ActionBase):
                 if not _FULL.search(str(exc)):
                     raise
                 found = {"failed": True, "msg": str(exc)}
-            if found.get("failed") and (found.get("errno") in (28, 122) or _FULL.search(_words(found))):
-                memory = self._full(force=True)
-        if memory:
-            found = self._through_memory(memory, args, variables)
-        result.update(found)
-        if result.get("failed"):
-            return result
-        try:
-            result["archive"] = self._fetched(str(found["archive"]), str(found["sha256"]), folder, node, suffix)
-        finally:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
-        result["memory"] = bool(memory)
+            full = bool(found.get("failed")) and (found.get("errno") in (28, 30, 122) or bool(_FULL.search(_words(found))))
+        if full:
+            self._forget()
+            found, data = self._streamed(args, variables)
+            if not found.get("failed"):
+                found.update(changed=True, size=len(data), sha256=sha256(data).hexdigest(), archive=_kept(data, folder, node))
+            result.update(found)
+        else:
+            result.update(found)
+            if not result.get("failed"):
+                try:
+                    result["archive"] = self._fetched(str(found["archive"]), str(found["sha256"]), folder, node, suffix)
+                finally:
+                    self._forget()
+        result["streamed"] = full
         result["skew"] = self.skew
         return result
+
+    def _forget(self) -> None:
+        """Remove the temporary folder on the node, if there is one."""
+        if self._connection._shell.tmpdir:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+            self._connection._shell.tmpdir = None
 
     def _recorded(self, root: str, folder: str, node: str, variables: Dict[str, Any], result: Dict[str, Any]) -> Dict[str, Any]:
         """Take the recording of a node along."""
@@ -96,7 +109,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("root: %s" % exc) from None
         except OSError as exc:
             raise AnsibleActionFail("dest: %s cannot be written: %s" % (exc.filename or archive, exc.strerror)) from None
-        result.update(archive=archive, size=size, sha256=digest, seconds=0.0, logs=[], services=[], cut=[], missing={}, memory=False,
+        result.update(archive=archive, size=size, sha256=digest, seconds=0.0, logs=[], services=[], cut=[], missing={}, streamed=False,
                       redactions={"count": 0, "kinds": {}}, recorded=True)
         return result
 
@@ -106,23 +119,16 @@ class ActionModule(ActionBase):
         except OSError as exc:
             raise AnsibleActionFail("dest: %s cannot be made on the controller: %s" % (exc.filename or folder, exc.strerror)) from None
 
-    def _full(self, force: bool = False) -> str:
-        """Folder in memory to go through when the node's disk is full, empty when there is room on the disk."""
+    def _full(self) -> bool:
+        """True when the node's disk has no room for the ordinary way. Looks at the node's clock as well."""
         before = time.time()
-        answer = self._low_level_execute_command("date +%%s.%%N; df -Pk -- ~ /tmp %s 2>/dev/null; exit 0" % " ".join(MEMORY))
+        answer = self._low_level_execute_command("date +%s.%N; df -Pk -- ~ /tmp 2>/dev/null; exit 0")
         clock = re.match(r"\s*(\d{9,11}\.\d{1,9})\s", str(answer.get("stdout", "")))
-        if clock and not force:
+        if clock:
             # The node was asked somewhere between the two looks at our own clock.
             self.skew = round(float(clock.group(1)) - (before + time.time()) / 2, 2)
-        rows = [(int(found.group(1)), found.group(2)) for found in map(_ROW.match, str(answer.get("stdout", "")).splitlines()) if found]
-        # Home and /tmp come first, in that order, each with the mount that holds it.
-        if len(rows) < 2 or (not force and min(free for free, _mount in rows[:2]) >= NEEDED_KIB):
-            return ""
-        memory = [mount for free, mount in rows[2:] if free >= LEAST_KIB and mount in MEMORY]
-        if not memory:
-            # Nothing better is known: the ordinary way says itself what it lacks.
-            return ""
-        return memory[0]
+        rows = [int(found.group(1)) for found in map(_ROW.match, str(answer.get("stdout", "")).splitlines()) if found]
+        return bool(rows) and min(rows) < NEEDED_KIB
 
     def _frozen(self, args: Dict[str, Any], variables: Dict[str, Any]) -> Dict[str, Any]:
         """Run the module with its archive in the temporary folder of this task on the node."""
@@ -130,18 +136,23 @@ class ActionModule(ActionBase):
         found: Dict[str, Any] = self._execute_module(module_name="inferops.vllm.evidence", module_args=dict(args, dest=place), task_vars=variables)
         return found
 
-    def _through_memory(self, memory: str, args: Dict[str, Any], variables: Dict[str, Any]) -> Dict[str, Any]:
-        """The same with every file of it, the module's too, in a file system in memory."""
-        if self._connection._shell.tmpdir:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
-            self._connection._shell.tmpdir = None
-        self._connection._shell.set_option("remote_tmp", memory)
-        self._make_tmp_path()
-        environment: List[Any] = list(self._task.environment or [])
-        self._task.environment = environment + [{"TMPDIR": self._connection._shell.tmpdir}]
-        # What stays in memory until it is fetched must be small.
-        args = dict(args, total_mib=min(int(args.get("total_mib") or 128), 16))
-        return self._frozen(args, variables)
+    def _streamed(self, args: Dict[str, Any], variables: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
+        """Freeze the node without writing anything on it: the code goes in by standard input, the archive comes out by standard output."""
+        checked = ArgumentSpecValidator(arguments.spec()).validate(dict(args, dest="/", format="tar.gz"))
+        if checked.error_messages:
+            raise AnsibleActionFail("; ".join(checked.error_messages))
+        params = dict(checked.validated_parameters)
+        params["total_mib"] = min(params["total_mib"], STREAMED_MIB)
+        facts = variables.get("ansible_facts") or {}
+        known = (variables.get("ansible_python_interpreter"), facts.get("discovered_interpreter_python"), "/usr/bin/python3")
+        python = next(str(path) for path in known if str(path or "").startswith("/") or path == "python3")
+        answer = self._low_level_execute_command(
+            "%s -c %s" % (shlex.quote(python), shlex.quote(streamed.BOOTSTRAP.strip())), in_data=streamed.payload(_sources(), params), sudoable=True)
+        try:
+            return streamed.parse(str(answer.get("stdout", "")))
+        except ValueError as exc:
+            why = " ".join(str(answer.get("stderr", "")).split())[-300:]
+            raise AnsibleActionFail("the disk of the node is full, and streaming failed: %s %s" % (exc, why)) from None
 
     def _fetched(self, remote: str, digest: str, folder: str, node: str, suffix: str) -> str:
         """Bring the archive here, whole, under a name that is free."""
@@ -175,3 +186,39 @@ def _free_name(folder: str, node: str, suffix: str) -> str:
         path = "%s-%d.%s" % (stem, number, suffix)
         number += 1
     return path
+
+
+def _kept(data: bytes, folder: str, node: str) -> str:
+    """Write an archive that was streamed, whole or not at all."""
+    path = _free_name(folder, node, "tar.gz")
+    staging = "%s.part-%d" % (path, os.getpid())
+    try:
+        with os.fdopen(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(data)
+        os.rename(staging, path)
+    except OSError as exc:
+        raise AnsibleActionFail("dest: %s cannot be written on the controller: %s" % (exc.filename or staging, exc.strerror)) from None
+    finally:
+        if os.path.exists(staging):
+            os.unlink(staging)
+    return path
+
+
+def _sources() -> Dict[str, Tuple[bool, str]]:
+    """Sources of everything that freezing a node needs, by dotted name."""
+    top = streamed.__name__.rpartition(".evidence.")[0]
+    parts = top.split(".")
+    found: Dict[str, Tuple[bool, str]] = {".".join(parts[:count]): (True, "") for count in range(1, len(parts) + 1)}
+    base = os.path.dirname(os.path.dirname(os.path.abspath(streamed.__file__)))
+    for package in PACKAGES:
+        folder = os.path.join(base, package)
+        found["%s.%s" % (top, package)] = (True, _read(os.path.join(folder, "__init__.py")))
+        for module in pkgutil.iter_modules([folder]):
+            if not module.ispkg:
+                found["%s.%s.%s" % (top, package, module.name)] = (False, _read(os.path.join(folder, module.name + ".py")))
+    return found
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()

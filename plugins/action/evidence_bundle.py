@@ -90,7 +90,7 @@ def _nodes(variables: Mapping[str, Any], read: str) -> Tuple[Dict[str, Any], Dic
         elif found.get("failed") or not (found.get("archive") or found.get("would")):
             failed[str(name)] = why
         else:
-            keys = ("archive", "size", "sha256", "seconds", "logs", "services", "cut", "missing", "redactions", "memory", "skew", "would")
+            keys = ("archive", "size", "sha256", "seconds", "logs", "services", "cut", "missing", "redactions", "streamed", "skew", "would")
             nodes[str(name)] = {key: found[key] for key in keys if key in found}
     return nodes, unreachable, failed
 
@@ -128,7 +128,7 @@ def _lines(folder: str, nodes: Mapping[str, Any], unreachable: Mapping[str, str]
         count = (node.get("redactions") or {}).get("count")
         parts += ["%d secrets masked" % count] if count else []
         parts += ["%d cut" % len(node["cut"])] if node.get("cut") else []
-        parts += ["through memory, its disk is full"] if node.get("memory") else []
+        parts += ["streamed, its disk is full"] if node.get("streamed") else []
         lines.append(("  %s: %s" % (plain(name), ", ".join(parts)), "green"))
     lines.extend(("  %s: not frozen: %s" % (plain(name), plain(why)), "red") for name, why in failed.items())
     lines.extend(("  %s: did not answer: %s" % (plain(name), plain(why)), "bright red") for name, why in unreachable.items())

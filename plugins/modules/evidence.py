@@ -16,8 +16,8 @@ description:
     the metrics of a server that still answers.
   - Nothing on the node is changed and no process is stopped or entered. The archive is a snapshot, so M(inferops.vllm.node_facts) with
     O(inferops.vllm.node_facts#module:root), the preflight playbook and the diagnose playbook work on it without access to the node.
-  - Works with a driver that does not answer (every command has a deadline), and with a full disk; then everything goes through a file system
-    in memory (C(/dev/shm), else C(/run)).
+  - Works with a driver that does not answer (every command has a deadline), and with a full disk; then nothing is written on the node, and the
+    archive is streamed to the controller.
   - Secrets are masked by name, by shape, and by the values that the node is known to use. Where something was masked stands in
     C(evidence.json).
 extends_documentation_fragment:
@@ -168,85 +168,45 @@ skew:
   description: Seconds that the clock of the node is ahead of the controller's.
   returned: success, not in check mode
   type: float
-memory:
-  description: Whether the archive went through memory, because the node's disk is full.
+streamed:
+  description: Whether the archive was streamed to the controller, because the node's disk is full.
   returned: success, not in check mode
   type: bool
 """
 
 import os
-import re
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.inferops.vllm.plugins.module_utils.evidence import bundle, freeze, places
-from ansible_collections.inferops.vllm.plugins.module_utils.node import arguments
+from ansible_collections.inferops.vllm.plugins.module_utils.evidence import arguments, bundle, freeze
 
 
 def main() -> None:
     """Parse arguments, freeze the node, write the archive."""
-    module = AnsibleModule(
-        argument_spec=dict(
-            arguments.spec(),
-            dest={"type": "path", "required": True},
-            node={"type": "str"},
-            format={"type": "str", "choices": ["tar.gz", "tar.zst"], "default": "tar.gz"},
-            parts={"type": "list", "elements": "str", "choices": list(places.PARTS + places.OPTIONAL_PARTS), "default": list(places.PARTS)},
-            log_seconds={"type": "float", "default": 20.0},
-            log_mib={"type": "int", "default": 128},
-            total_mib={"type": "int", "default": 128},
-            journal_lines={"type": "int", "default": 50000},
-            log_paths={"type": "list", "elements": "str", "default": []},
-            namespace={"type": "str", "default": ""},
-            selector={"type": "str", "default": ""},
-            root={"type": "path"},
-        ),
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=arguments.spec(), supports_check_mode=True)
     params = module.params
-    node = params["node"] or os.uname().nodename
     if params["root"]:
         module.fail_json(msg="root: a recording is taken along by the action plugin on the controller, which was passed over here")
-    if not re.match(r"^[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,120}\Z", node):
-        module.fail_json(msg="node: %r is not a name that a file could have" % node)
-    for name, least, most in (("log_seconds", 1, 3600), ("log_mib", 1, 4096), ("total_mib", 1, 200), ("journal_lines", 0, 10000000)):
-        if not least <= params[name] <= most:
-            module.fail_json(msg="%s: %s is not between %d and %d" % (name, params[name], least, most))
-    for path in params["log_paths"]:
-        if not path.startswith("/"):
-            module.fail_json(msg="log_paths: %r is not an absolute path" % path)
-    for name in ("namespace", "selector"):
-        if not re.match(r"^[A-Za-z0-9./_=,!()-]{0,250}\Z", params[name]) or params[name].startswith("-"):
-            module.fail_json(msg="%s: %r is not one" % (name, params[name]))
     try:
-        options = arguments.options(params)
+        wanted = arguments.wanted(params)
     except ValueError as exc:
         module.fail_json(msg=str(exc))
-    wanted = freeze.Wanted(
-        node=node, options=options, parts=tuple(params["parts"]), timeout=params["timeout"], log_seconds=params["log_seconds"],
-        log_bytes=params["log_mib"] << 20, total_bytes=params["total_mib"] << 20, journal_lines=params["journal_lines"],
-        log_paths=tuple(params["log_paths"]), namespace=params["namespace"], selector=params["selector"])
     if module.check_mode:
-        module.exit_json(changed=True, node=node, would=freeze.would(wanted))
+        module.exit_json(changed=True, node=wanted.node, would=freeze.would(wanted))
     zstd = (module.get_bin_path("zstd") or "") if params["format"] == "tar.zst" else ""
     if params["format"] == "tar.zst" and not zstd:
         module.fail_json(msg="format: tar.zst needs the program zstd on the node; install it, or use tar.gz")
     frozen = freeze.freeze(wanted)
-    archive = os.path.join(params["dest"], "%s.%s" % (node.replace(":", "_"), params["format"]))
+    archive = os.path.join(params["dest"], "%s.%s" % (wanted.node.replace(":", "_"), params["format"]))
     try:
-        size, digest = bundle.write_archive(frozen.contents, archive, node, zstd)
+        size, digest = bundle.write_archive(frozen.contents, archive, wanted.node, zstd)
         owner = os.stat(params["dest"])
         if os.geteuid() == 0 and owner.st_uid:
             # Whoever owns the folder is to fetch the archive.
             os.chown(archive, owner.st_uid, owner.st_gid)
     except OSError as exc:
         module.fail_json(msg="dest: %s cannot be written: %s" % (exc.filename or archive, exc.strerror or exc), errno=exc.errno or 0)
-    account = frozen.account
-    module.exit_json(
-        changed=True, archive=archive, node=node, size=size, sha256=digest, seconds=account["seconds"], cut=account["cut"],
-        logs=[{key: record[key] for key in ("file", "kind", "origin", "lines", "cut_lines", "error")} for record in account["logs"] if record["lines"]],
-        services=account["services"], missing=account["not_collected"], stages=account["stages"],
-        redactions={key: account["redactions"][key] for key in ("count", "kinds")})
+    module.exit_json(changed=True, archive=archive, size=size, sha256=digest, **arguments.result(frozen.account))
 
 
 if __name__ == "__main__":

@@ -213,10 +213,7 @@ def _bundle(path: str, accept_changed: bool, skews: Mapping[str, float]) -> Case
     if not sources:
         notes.append("The evidence of %s holds no log." % opened.node)
     age = _age(opened.account)
-    starting = age is not None and age < STARTING
-    if starting:
-        notes.append("%s: the server had been started %d s before its logs were taken." % (opened.node, age or 0))
-    return Case([path], sources, notes, {}, starting)
+    return Case([path], sources, notes, {}, age is not None and age < STARTING)
 
 
 def _age(account: Mapping[str, Any]) -> Optional[float]:

@@ -83,8 +83,7 @@ def write_archive(contents: Contents, path: str, top: str, zstd: str = "") -> Tu
                 if process.returncode:
                     raise OSError(28 if b"space" in err else 5, err.decode("utf-8", "replace").strip()[:200] or "zstd failed", path)
             else:
-                with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
-                    _tar(contents, top, cast(IO[bytes], packed))
+                pack(contents, file, top)
             file.flush()
             os.fsync(file.fileno())
         if os.path.lexists(path):
@@ -98,6 +97,12 @@ def write_archive(contents: Contents, path: str, top: str, zstd: str = "") -> Tu
         for part in iter(lambda: written.read(1 << 20), b""):
             digest.update(part)
     return os.path.getsize(path), digest.hexdigest()
+
+
+def pack(contents: Contents, sink: IO[bytes], top: str) -> None:
+    """Write `contents` as a ``.tar.gz`` to `sink`. Equal files give equal bytes: times and owners are zero."""
+    with gzip.GzipFile(filename="", fileobj=sink, mode="wb", compresslevel=6, mtime=0) as packed:
+        _tar(contents, top, cast(IO[bytes], packed))
 
 
 def _tar(contents: Contents, top: str, sink: IO[bytes]) -> None:

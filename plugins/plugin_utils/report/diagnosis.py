@@ -182,6 +182,12 @@ def who(place: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def advice(item: Mapping[str, str]) -> str:
+    """A known trouble and what helps, as sentences."""
+    parts = [part.strip().rstrip(".") + "." for part in (item.get("text", ""), item.get("remedy", "")) if part.strip()]
+    return " ".join(part[:1].upper() + part[1:] for part in parts) or item.get("id", "")
+
+
 def headline(case: Mapping[str, Any]) -> str:
     """One line for a case."""
     phase, kind = plain(case["phase"] or "an unknown phase"), plain(case["class"] or "unknown")
@@ -255,7 +261,7 @@ def _verdict(case: Mapping[str, Any], columns: int, most: int) -> List[Line]:
     if case["collect"]:
         page.field("fetch", "; ".join(case["collect"][:4]), 3, "yellow")
     for item in case["advisories"][:2]:
-        page.field("known", " ".join(part for part in (item.get("text", ""), item.get("remedy", "")) if part) or item.get("id", ""), 2)
+        page.field("known", advice(item), 2)
     for name, why in list(case["absent"].items())[:2]:
         page.field("absent", "%s: %s" % (name, why), 1, "yellow")
     page.field("note", "; ".join(case["notes"][:2]), 2)
@@ -324,8 +330,9 @@ def _view(case: Mapping[str, Any], number: int) -> Dict[str, Any]:
             ("phase", case["phase"]), ("class", case["class"]), ("cause", case["cause"]), ("confidence", case["confidence"]),
             ("lines read", "{:,}".format(case["lines"]))) if value],
         "why": [plain(text) for text in case["why"]], "against": [plain(text) for text in case["against"]],
-        "next": plain(case["next_action"]), "remedy": "" if plain(case["remedy"] or "") in plain(case["next_action"]) else plain(case["remedy"] or ""), "collect": [plain(text) for text in case["collect"]],
-        "advisories": [{"text": plain(" ".join(part for part in (item.get("text", ""), item.get("remedy", "")) if part) or item.get("id", "")),
+        "next": plain(case["next_action"]), "collect": [plain(text) for text in case["collect"]],
+        "remedy": "" if plain(case["remedy"] or "") in plain(case["next_action"]) else plain(case["remedy"] or ""),
+        "advisories": [{"text": plain(advice(item)),
                         "source": item["source"] if str(item.get("source", "")).startswith("https://") else ""} for item in case["advisories"]],
         "relays": [{"where": who(place), "text": plain(place["text"])} for place in case["relays"][:100]],
         "relays_more": max(0, len(case["relays"]) - 100),
