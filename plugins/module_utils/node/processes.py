@@ -99,7 +99,7 @@ def _uptime() -> float:
         return 0.0
 
 
-def _cgroup(pid: int) -> str:
+def cgroup_path(pid: int) -> str:
     """Path of the process in the unified hierarchy, else in that of systemd or the longest of all."""
     paths: Dict[str, str] = {}
     for line in _text("%s/%d/cgroup" % (PROC, pid)).splitlines():
@@ -218,7 +218,7 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
                 continue
             if devices and len(holders) < MAX_HOLDERS:
                 holders.append({
-                    "pid": process.pid, "comm": process.comm, "state": process.state, "devices": devices, "cgroup": _cgroup(process.pid),
+                    "pid": process.pid, "comm": process.comm, "state": process.state, "devices": devices, "cgroup": cgroup_path(process.pid),
                 })
     candidates = [p for p in theirs if p.state != "D" and _VLLM_COMM.match(p.comm)]
     value, error = isolate({"vllm": lambda: _serving(candidates)}, time.monotonic() + 1.5)["vllm"]
@@ -270,5 +270,5 @@ def detail(pid: str) -> Dict[str, Any]:
     except OSError:
         pass
     return {
-        "argv": hide(argv), "env": env, "started": round(process.started / float(os.sysconf("SC_CLK_TCK")), 1), "cgroup": _cgroup(number),
+        "argv": hide(argv), "env": env, "started": round(process.started / float(os.sysconf("SC_CLK_TCK")), 1), "cgroup": cgroup_path(number),
     }
