@@ -166,8 +166,16 @@ class Assembler:
             for item in [one for items in self._open.values() for one in items.values() if self._fed - one.touched > 2000]:
                 self._close(item)
 
+    def skip(self, raw: bytes) -> None:
+        """Lines of other writers, of which `raw` is the last, stand here and are not wanted."""
+        self._fed += 1
+        self._last = None
+        self.glance(raw)
+
     def glance(self, raw: bytes) -> bool:
         """Take only the time and the writer of a line that is not wanted itself; True when it had a time."""
+        if _TIME.search(raw, 0, 200) is None:
+            return False
         line = parse(clean(raw[:400].decode("utf-8", "replace")), self.clock)
         if line.time is not None and line.clock == "wall":
             self._near = line.time
@@ -486,6 +494,7 @@ def year_of(sources: Sequence[Source]) -> int:
 _HEAD = re.compile(
     rb"(?:([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]|([0-9]{2}-[0-9]{2}) |"
     rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +([0-9]{1,2}) )([0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?)")
+_TIME = re.compile(rb"[0-9]:[0-9]{2}:[0-9]{2}|[0-9]{9,10}\.[0-9]")
 _NEXT_IS_FRAME = re.compile(rb"Traceback \(most recent call last\):\r?\n[^\n]{0,400}File \"")
 
 
@@ -637,7 +646,7 @@ def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data
                 passed = raw
             else:
                 if passed:
-                    assembler.glance(passed)
+                    assembler.skip(passed)
                     passed = b""
                 before = assembler.productive
                 yield from assembler.feed(numbers[index], raw)
@@ -649,6 +658,6 @@ def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data
             assembler.waiting = quiet <= QUIET_LINES or assembler.live()
             return
         if passed:
-            assembler.glance(passed)
+            assembler.skip(passed)
         assembler.waiting = False
         going = False

@@ -46,20 +46,17 @@ def _strip(text: str) -> bytes:
 class Scanner:
     """Finds lines that hold one of the wanted literals, a level above INFO, or the beginning of a traceback.
 
-    Literals are compared without their digits; one of which fewer than three characters are left is searched as it is.
+    Literals are compared without their digits. One of which fewer than three characters are left (a bare error number) makes no
+    line wanted by itself; lines that hold it have a level or the word error beside it.
     One scanner serves many sources; :meth:`reset` forgets how often shapes came, not what they are.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         specific: Set[bytes] = set()
-        direct: Set[bytes] = set()
         for literal in wanted:
             stripped = _strip(literal)
             if len(stripped.strip()) >= 3 and b"\n" not in stripped:
                 specific.add(stripped)
-            elif len(literal.strip()) >= 2 and "\n" not in literal:
-                direct.add(literal.encode("utf-8", "replace"))
-        self._direct = tuple(sorted(direct))
         always = {literal.encode() for literal in _STRONG + _WEAK}
         self._noisy = _anchors(always, specific)
         self._calm = _anchors({literal.encode() for literal in _EVEN_CALM}, specific)
@@ -112,8 +109,6 @@ class Scanner:
                 if count + 1 >= (MAX_TRACEBACKS if b"Traceback (" in shape else MAX_HITS):
                     del interesting[shape]
                     flooded[shape] = 0
-        if self._direct:
-            found = self._with_direct(data, found)
         return found
 
     def _learn(self, fresh: Set[bytes]) -> None:
@@ -167,20 +162,6 @@ class Scanner:
             self._known_bytes = 0
         known.update(shapes)
 
-    def _with_direct(self, data: bytes, found: List[int]) -> List[int]:
-        lines = set(found)
-        for literal in self._direct:
-            at = data.find(literal)
-            count = 0
-            while at >= 0 and count < MAX_HITS:
-                lines.add(data.count(b"\n", 0, at))
-                end = data.find(b"\n", at)
-                if end < 0:
-                    break
-                at = data.find(literal, end)
-                count += 1
-        return sorted(lines)
-
 
 _Anchor = Tuple[bytes, Tuple[bytes, ...]]
 
@@ -207,7 +188,7 @@ def _anchors(strong: Set[bytes], specific: Set[bytes]) -> List[_Anchor]:
     anchors: List[_Anchor] = [(literal, ()) for literal in sorted(strong)]
     left: List[bytes] = []
     for literal in sorted(specific, key=lambda item: (len(item), item)):
-        if not any(other in literal for other in strong) and not any(other in literal for other in left):
+        if not any(map(literal.__contains__, strong)) and not any(map(literal.__contains__, left)):
             left.append(literal)
     while left:
         words: Dict[bytes, int] = {}

@@ -438,9 +438,10 @@ def test_wanted_literals_are_found_and_others_are_not() -> None:
     assert len(found) < 10
 
 
-def test_short_and_numeric_literals_are_found() -> None:
-    lines = ["INFO 05-26 07:50:26 [a.py:1] code %d" % i for i in range(900)]
-    assert 803 in [event.line for event in read("\n".join(lines), ["802"]) if event.text == "code 802"]
+def test_literals_with_digits_are_found_and_bare_numbers_want_nothing() -> None:
+    lines = ["INFO 05-26 07:50:26 [a.py:1] code %s" % word for word in ("x", "y", "status=12", "802", "z")] * 20
+    assert {event.text for event in read("\n".join(lines), ["code status=12", "802"])} == {"code status=12"}
+    assert "error 802" in [event.text for event in read("\n".join(lines) + "\nerror 802\n", ["802"])]
 
 
 def test_literals_with_letters_of_hexadecimal_numbers_are_found() -> None:
