@@ -132,6 +132,15 @@ options:
     description: Preemptions at the target that are still fine.
     type: int
     default: 0
+  levels:
+    description: Numbers of streams of the ramp, the target last. Left out means about ten that lead to O(concurrency).
+    type: list
+    elements: int
+    default: []
+  earlier:
+    description: RV(stages) of an earlier call, so that stages are left out at an endpoint where stage C(request) failed.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -227,6 +236,8 @@ def main() -> None:
             "agents": {"type": "int", "default": 0},
             "turns": {"type": "int", "default": 4},
             "max_preemptions": {"type": "int", "default": 0},
+            "levels": {"type": "list", "elements": "int", "default": []},
+            "earlier": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -234,13 +245,15 @@ def main() -> None:
     for name, (low, high) in BOUNDS.items():
         if not low <= params[name] <= high:
             module.fail_json(msg="%s: %s is outside %s to %s" % (name, params[name], low, high))
+    if any(not 1 <= level <= 4096 for level in params["levels"]):
+        module.fail_json(msg="levels: numbers from 1 to 4096 are meant")
     wrong = requests.unusable(params["requests"])
     if wrong:
         module.fail_json(msg="requests: %s" % wrong)
     options = run.Options(
         key=params["api_key"] or "", key_file=params["api_key_file"] or "", ca_file=params["ca_file"] or "",
         endpoints=tuple(params["endpoints"]), stages=tuple(params["stages"]), features=tuple(params["features"]),
-        requests=tuple(params["requests"]), prefix_bodies=tuple(params["prefix_requests"]),
+        requests=tuple(params["requests"]), prefix_bodies=tuple(params["prefix_requests"]), levels=tuple(params["levels"]), earlier=params["earlier"],
         **{name: params[name] for name in (
             "model", "route", "version", "insecure", "flags", "repeat", "request_seconds", "prefix_tokens", "prefix_filler_tokens", "concurrency",
             "input_tokens", "output_tokens", "error_budget", "level_seconds", "ramp_seconds", "ttft_ms", "itl_ms", "agents", "turns", "max_preemptions")},

@@ -96,7 +96,17 @@ def victims(processes: Sequence[Mapping[str, Any]]) -> Dict[str, int]:
             found.setdefault("server", pid)
         elif words and words[0].startswith("VLLM::EngineCore"):
             found.setdefault("engine", pid)
+    if "server" in found:
+        # A headless rank of an engine over several nodes has no engine core of its own.
+        found.setdefault("engine", found["server"])
     return found
+
+
+def victim(reader: Reader, unit: str, what: str) -> Optional[int]:
+    """Pid of the process that stands for `what` on this node; None when none runs, or only one of another unit."""
+    serving = service.collect(reader, _Options([unit]))
+    processes = [p for p in serving.get("processes") or [] if p.get("container") or p.get("unit") == unit]
+    return victims(processes).get(what)
 
 
 def _uptime(reader: Reader) -> Optional[float]:

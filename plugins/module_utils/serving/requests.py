@@ -323,6 +323,40 @@ def _once(target: Endpoint, case: Mapping[str, Any], settings: Settings) -> Answ
     return Answer(judged(case, message, finish, usage, settings.model), text, reply, usage, 1, message)
 
 
+def aftermath(name: str, before: Mapping[str, Any], after: Mapping[str, Any], stage: str, tolerated: Sequence[str] = ()) -> List[Finding]:
+    """What the requests of a stage left behind on one node: new warnings and errors in the log, Xids, errors of ports, restarts.
+
+    Args:
+        name: of the node. before, after: readings; `after` was asked for what is new since `before`.
+        stage: whose findings these are. tolerated: patterns of warnings that do not count.
+    """
+    found: List[Finding] = []
+    log = after.get("log")
+    if isinstance(log, Mapping):
+        fresh = [w for w in log.get("new_warnings") or [] if not any(re.search(pattern, str(w.get("text"))) for pattern in tolerated)]
+        if fresh:
+            found.append(finding("%s.log" % stage, "fail", "%s: %s (%d kinds of new warnings)" % (fresh[0].get("level"), fresh[0].get("text"), len(fresh)),
+                                 "no new warning", "the server complained of these requests", "read journalctl -u vllm.service; "
+                                 "a warning that is known and harmless can be named in verify_tolerate", name))
+        else:
+            found.append(finding("%s.log" % stage, "pass", "no new warning", "no new warning", where=name))
+    xids = after.get("xids")
+    if xids:
+        found.append(finding("%s.xid" % stage, "fail", "Xid %s on %s: %s" % (xids[-1].get("code"), xids[-1].get("bdf"), xids[-1].get("text")), "no Xid",
+                             "a GPU reported a fault", "run inferops.vllm.diagnose", name))
+    old, new = before.get("rdma") or {}, after.get("rdma") or {}
+    rose = sorted(key for key in old if key in new and new[key] > old[key])
+    if rose:
+        found.append(finding("%s.ports" % stage, "fail", ", ".join(rose[:5]), "no rise of an error counter", "a link errs under load",
+                             "look at cable and switch port", name))
+    old_pids, new_pids = before.get("pids") or {}, after.get("pids") or {}
+    gone = sorted(kind for kind in old_pids if new_pids.get(kind) != old_pids[kind])
+    if gone:
+        found.append(finding("%s.restart" % stage, "fail", "the %s process is not the one from before" % " and the ".join(gone), "no restart",
+                             "a process died during this stage", "read journalctl -u vllm.service", name))
+    return found
+
+
 def opened(found: Any) -> Tuple[Dict[str, Any], str, Dict[str, Any]]:
     """Message, finish reason and usage of a chat completion; empty where something else came."""
     if not isinstance(found, dict):

@@ -49,6 +49,8 @@ class Options(NamedTuple):
     agents: int = 0
     turns: int = 4
     max_preemptions: int = 0
+    levels: Tuple[int, ...] = ()
+    earlier: Mapping[str, Any] = {}  # noqa: RUF012
 
 
 def run(options: Options, progress: Optional[Callable[[str], None]] = None) -> Dict[str, Dict[str, Any]]:
@@ -69,6 +71,8 @@ def run(options: Options, progress: Optional[Callable[[str], None]] = None) -> D
     secrets = [s for door in doors for s in door.secrets]
     lengths: Dict[str, Optional[int]] = {}
     silent: Dict[str, str] = {}
+    for one in _results(options.earlier.get("request")):
+        _note(one, lengths, silent)
     if "start" in options.stages:
         began = time.monotonic()
         http: List[Dict[str, Any]] = []
@@ -84,10 +88,7 @@ def run(options: Options, progress: Optional[Callable[[str], None]] = None) -> D
             say("request: %s" % door.url)
             one = requests.run(door, settings)
             results.append(one)
-            lengths[door.url] = one["data"].get("max_model_len")
-            basic = [f for f in one["findings"] if f["status"] == "fail" and f["id"] in _BASIC]
-            if basic:
-                silent[door.url] = "left out, since stage 2 failed: %s: %s" % (basic[0]["id"], basic[0]["observed"])
+            _note({"data": one["data"], "findings": one["findings"]}, lengths, silent)
         found["request"] = merged("request", results)
     if "prefix" in options.stages:
         found["prefix"] = _each(doors, silent, "prefix", lambda door: prefix.run(door, _counted(door, route, servers), prefix.Settings(
@@ -97,12 +98,34 @@ def run(options: Options, progress: Optional[Callable[[str], None]] = None) -> D
         found["concurrency"] = _each(doors[:1], silent, "concurrency", lambda door: ramp.run(door, servers, ramp.Settings(
             options.model, options.concurrency, options.input_tokens, options.output_tokens, options.error_budget, options.level_seconds,
             options.ramp_seconds, max(60.0, options.request_seconds), options.ttft_ms, options.itl_ms, options.agents, options.turns,
-            options.max_preemptions, lengths.get(door.url), options.flags, bool(key)), say), say)
+            options.max_preemptions, lengths.get(door.url), options.flags, bool(key), options.levels), say), say)
     clean: Dict[str, Dict[str, Any]] = scrub(found, secrets)
     return clean
 
 
 _BASIC = ("request.reach", "request.key", "request.models", "request.model", "request.health", "request.text", "request.stream", "request.engine")
+
+
+def _results(result: Any) -> List[Dict[str, Any]]:
+    """The parts of a merged result, one an endpoint, each with the findings of that endpoint."""
+    if not isinstance(result, Mapping):
+        return []
+    data = result.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    parts = data.get("endpoints") if isinstance(data.get("endpoints"), list) else [data]
+    findings = [f for f in result.get("findings") or [] if isinstance(f, Mapping)]
+    return [{"data": part, "findings": [f for f in findings if f.get("where") == part.get("endpoint")]}
+            for part in parts or [] if isinstance(part, Mapping)]
+
+
+def _note(one: Mapping[str, Any], lengths: Dict[str, Optional[int]], silent: Dict[str, str]) -> None:
+    """Remember what stage 2 found out at one endpoint: room of the model, and whether later stages make sense."""
+    url = str(one["data"].get("endpoint") or "")
+    room = one["data"].get("max_model_len")
+    lengths[url] = room if isinstance(room, int) else None
+    basic = [f for f in one["findings"] if f.get("status") == "fail" and f.get("id") in _BASIC]
+    if basic:
+        silent[url] = "left out, since stage 2 failed: %s: %s" % (basic[0]["id"], basic[0].get("observed"))
 
 
 def _counted(door: Endpoint, route: Optional[Endpoint], servers: Sequence[Endpoint]) -> List[Endpoint]:
