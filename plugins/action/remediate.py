@@ -96,7 +96,8 @@ class ActionModule(ActionBase):
         content = remediation.load(path)
         for node in look.nodes:
             entry = remediation.interrupted(node, time.time())
-            if entry and not node.unreachable:
+            # What this run began is ended by it; the facts are from before that.
+            if entry and not node.unreachable and entry.get("run") != content["run"]:
                 return self._recover(node, entry, look, content, path)
         done = [(name, r["remedy"]) for r in content["rounds"] for name, found in r["outcomes"].items() if not found["mended"] or wanted.remedy]
         if any(found["worse"] for r in content["rounds"] for found in r["outcomes"].values()):
