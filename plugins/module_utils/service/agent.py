@@ -244,7 +244,7 @@ class Rank:
     def waits_for(self, now: float) -> str:
         """What a waiting start waits for, in words."""
         if self.head:
-            return "; ".join(self.missing(now)[:8]) or "nothing"
+            return "; ".join(self.missing(now)[:8]) or "a generation, which is opened in a moment"
         report = self.reports.get(0)
         name = "the head (%s, port %d)" % (self.config.names[0], self.config.port)
         if report is None:

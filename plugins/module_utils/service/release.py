@@ -165,7 +165,7 @@ def start_key(wanted: Sequence[Item], secrets_stamp: str) -> str:
         secrets_stamp: what tells one secrets file from the next without saying anything about its content.
     """
     parts = [secrets_stamp]
-    for item in wanted:
+    for item in sorted(wanted, key=lambda item: item.path):
         if item.text is None or item.secret or item.path in (render.LINK, LINK_UNIT_PATH):
             continue
         if item.path == LINK_CONFIG:
