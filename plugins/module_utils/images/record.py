@@ -23,7 +23,11 @@ def parse(text: str) -> List[Entry]:
     except (ValueError, RecursionError):
         return []
     listed = found.get("images") if isinstance(found, dict) else None
-    return [one for one in listed if isinstance(one, dict) and one.get("id") and one.get("run")] if isinstance(listed, list) else []
+    return [one for one in listed if isinstance(one, dict) and all(_word(one.get(key)) for key in ("id", "run", "reference"))] if isinstance(listed, list) else []
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def load(path: str) -> List[Entry]:

@@ -141,7 +141,8 @@ def parse_challenge(text: str) -> Dict[str, str]:
 
 def choose(index: Dict[str, Any], architecture: str) -> str:
     """Digest of the image for a processor in an index, empty when there is none."""
-    for one in index.get("manifests") or []:
+    listed = index.get("manifests")
+    for one in listed if isinstance(listed, list) else []:
         platform = one.get("platform") if isinstance(one, dict) else None
         if isinstance(platform, dict) and platform.get("architecture") == architecture and platform.get("os") == "linux":
             return str(one.get("digest") or "")
