@@ -593,7 +593,7 @@ def _portions(source: Source, stats: Stats) -> Iterator[Tuple[List[bytes], Seque
         pieces = _chain(held, pieces)
         first = b""
     for block in blocks(_chain([first], pieces), stats):
-        yield [], range(block.number, block.number + block.data.count(b"\n") + 1), block.data
+        yield [], range(block.number, block.number + len(block.data) + 1), block.data
 
 
 def _chain(held: Iterable[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -655,6 +655,8 @@ def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data
             if quiet > QUIET_LINES and (quiet > QUIET_LINES_OPEN or not assembler.live()):
                 break
         else:
+            if passed:
+                assembler.skip(passed)
             assembler.waiting = quiet <= QUIET_LINES or assembler.live()
             return
         if passed:

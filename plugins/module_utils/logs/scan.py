@@ -11,6 +11,7 @@ the time that ``re.finditer`` takes for three words; a regular expression over a
 from __future__ import annotations
 
 import re
+from itertools import compress
 from typing import Dict, Iterable, List, Set, Tuple
 
 DIGITS = b"0123456789"
@@ -36,7 +37,29 @@ _WEAK = (
     "No space")
 # Only these in lines of level INFO and DEBUG, besides the wanted literals.
 _EVEN_CALM = ("ERROR", "Traceback", "Exception", "Error:")
-_PROMPT = b"Received request "
+_PROMPT = b"Received request ".translate(None, HEX)
+
+
+def _calm(shape: bytes) -> bool:
+    """Whether a line is of level INFO or DEBUG; the same without the letters of hexadecimal numbers."""
+    head = shape[:160]
+    if b"INFO" in head or b"DEBUG" in head:
+        return b"INFO " in head or b"INFO:" in head or b"DEBUG " in head or b"DEBUG:" in head or b"INFO\x1b" in head
+    return False
+
+
+def _telling(literal: bytes) -> bool:
+    """Whether enough is left of a reduced literal to look for it."""
+    return len(literal.strip()) >= 4
+
+
+def _shortest(literals: Set[bytes]) -> List[bytes]:
+    """Literals without those that hold another."""
+    kept: List[bytes] = []
+    for literal in sorted(literals, key=lambda item: (len(item), item)):
+        if not any(map(literal.__contains__, kept)):
+            kept.append(literal)
+    return kept
 
 
 def _strip(text: str) -> bytes:
@@ -60,15 +83,16 @@ class Scanner:
         always = {literal.encode() for literal in _STRONG + _WEAK}
         self._noisy = _anchors(always, specific)
         self._calm = _anchors({literal.encode() for literal in _EVEN_CALM}, specific)
-        # Of a literal like "failed" too little is left without the letters of hexadecimal numbers.
-        self._calm_direct = [(anchor, literals) for anchor, literals in self._calm if len(anchor.translate(None, HEX).strip()) < 4]
-        self._calm_reduced: List[_Anchor] = sorted({(anchor.translate(None, HEX), ()) for anchor, _literals in self._calm
-                                                    if len(anchor.translate(None, HEX).strip()) >= 4})
+        self._calm_reduced: List[_Anchor] = [(literal, ()) for literal in _shortest({
+            literal.translate(None, HEX) for literal in specific.union(word.encode() for word in _EVEN_CALM) if _telling(literal.translate(None, HEX))})]
+        self._calm_short: List[_Anchor] = [(literal, ()) for literal in _shortest({
+            literal for literal in specific if not _telling(literal.translate(None, HEX))})]
         self._known: Set[bytes] = set()
         self._reduced: Set[bytes] = set()
         self._known_bytes = 0
         self._interesting: Dict[bytes, int] = {}
         self._flooded: Dict[bytes, int] = {}
+        self._quiet: Set[bytes] = set()
 
     @property
     def anchors(self) -> int:
@@ -78,15 +102,16 @@ class Scanner:
     def reset(self) -> Dict[str, int]:
         """Begin another source; gives the shapes that were counted only, with how many lines."""
         counted = {shape.decode("utf-8", "replace")[:200]: count for shape, count in self._flooded.items() if count}
+        self._interesting = dict.fromkeys(list(self._interesting) + list(self._flooded) + list(self._quiet), 0)
         self._flooded = {}
-        self._interesting = dict.fromkeys(self._interesting, 0)
+        self._quiet = set()
         return counted
 
     def hits(self, data: bytes) -> List[int]:
         """Indices of the lines of `data` that matter, ascending."""
         shapes = data.translate(None, DIGITS).split(b"\n")
         distinct = set(shapes)
-        fresh = distinct.difference(self._known, self._interesting, self._flooded)
+        fresh = distinct.difference(self._known, self._interesting, self._flooded, self._quiet)
         fresh.discard(b"")
         if fresh:
             self._learn(fresh)
@@ -98,61 +123,67 @@ class Scanner:
         interesting = self._interesting
         if not distinct.isdisjoint(interesting):
             # A shape that comes too often within this block is counted for the rest of it.
-            for index in [i for i, shape in enumerate(shapes) if shape in interesting]:
+            for index in list(compress(range(len(shapes)), map(interesting.__contains__, shapes))):
                 shape = shapes[index]
                 count = interesting.get(shape)
                 if count is None:
-                    flooded[shape] += 1
+                    if shape in flooded:
+                        flooded[shape] += 1
                     continue
                 found.append(index)
                 interesting[shape] = count + 1
                 if count + 1 >= (MAX_TRACEBACKS if b"Traceback (" in shape else MAX_HITS):
                     del interesting[shape]
-                    flooded[shape] = 0
+                    if _calm(shape):
+                        self._quiet.add(shape)
+                    else:
+                        flooded[shape] = 0
         return found
 
     def _learn(self, fresh: Set[bytes]) -> None:
-        """Sort new shapes into those of interest and the others."""
-        calm: List[bytes] = []
-        noisy: List[bytes] = []
-        for shape in fresh:
-            head = shape[:160]
-            if b"INFO" in head or b"DEBUG" in head:
-                if b"INFO " in head or b"INFO:" in head or b"DEBUG " in head or b"DEBUG:" in head or b"INFO\x1b" in head:
-                    # A user's prompt is no message of the engine, whatever stands in it.
-                    if _PROMPT not in shape:
-                        calm.append(shape)
-                    continue
-            noisy.append(shape)
+        """Sort new shapes into those of interest and the others.
+
+        Most are reports that are new only by the id of a request. So they are compared again without the letters of hexadecimal
+        numbers: if no literal, reduced in the same way, is in what is left, then no literal is in the line. (Literals of which that
+        leaves too little are looked for when what is left is new.)
+        """
+        listed = list(fresh)
+        reduced = b"\n".join(listed).translate(None, HEX).split(b"\n")
+        unknown = set(reduced)
+        unknown.difference_update(self._reduced)
+        if not unknown:
+            return
+        calm_keys: List[bytes] = []
+        noisy_keys: Set[bytes] = set()
+        for key in unknown:
+            if not _calm(key):
+                noisy_keys.add(key)
+            # A user's prompt is no message of the engine, whatever stands in it.
+            elif _PROMPT not in key:
+                calm_keys.append(key)
         chosen: Set[bytes] = set()
-        if noisy:
+        if noisy_keys:
+            noisy = [shape for shape, key in zip(listed, reduced) if key in noisy_keys]
             _search(b"\n".join(noisy), self._noisy, chosen)
             self._remember(self._known, [shape for shape in noisy if shape not in chosen])
-        if calm:
-            self._learn_calm(calm, chosen)
+        if calm_keys:
+            suspect: Set[bytes] = set()
+            _search(b"\n".join(calm_keys), self._calm_reduced, suspect)
+            fine = set(calm_keys)
+            calm = [shape for shape, key in zip(listed, reduced) if key in fine]
+            if self._calm_short:
+                _search(b"\n".join(calm), self._calm_short, chosen)
+            if suspect:
+                _search(b"\n".join([shape for shape, key in zip(listed, reduced) if key in suspect]), self._calm, chosen)
+                fine.difference_update(suspect)
+                calm = [shape for shape, key in zip(listed, reduced) if key in suspect]
+                self._remember(self._known, [shape for shape in calm if shape not in chosen])
+            fine.difference_update([shape.translate(None, HEX) for shape in chosen])
+            self._remember(self._reduced, list(fine))
         if len(self._interesting) + len(chosen) > MAX_INTERESTING:
             self._interesting.clear()
         for shape in chosen:
             self._interesting[shape] = 0
-
-    def _learn_calm(self, calm: List[bytes], chosen: Set[bytes]) -> None:
-        """The same for reports. Most are new only by the id of a request, so they are compared again without the letters of
-        hexadecimal numbers: if no literal, reduced in the same way, is in what is left, then no literal is in the line."""
-        text = b"\n".join(calm)
-        reduced = text.translate(None, HEX).split(b"\n")
-        fresh = set(reduced)
-        fresh.difference_update(self._reduced)
-        suspect: Set[bytes] = set()
-        if fresh:
-            _search(b"\n".join(fresh), self._calm_reduced, suspect)
-            fresh.difference_update(suspect)
-            once = [shape for shape, key in zip(calm, reduced) if key in fresh]
-            self._remember(self._reduced, list(fresh))
-            if suspect:
-                _search(b"\n".join([shape for shape, key in zip(calm, reduced) if key in suspect]), self._calm, chosen)
-            self._remember(self._known, [shape for shape in once if shape not in chosen])
-        if self._calm_direct:
-            _search(text, self._calm_direct, chosen)
 
     def _remember(self, known: Set[bytes], shapes: List[bytes]) -> None:
         self._known_bytes += sum(map(len, shapes)) + 60 * len(shapes)
@@ -186,10 +217,7 @@ def _anchors(strong: Set[bytes], specific: Set[bytes]) -> List[_Anchor]:
     A literal that holds another needs no search of its own; a word that several hold is searched once for all of them.
     """
     anchors: List[_Anchor] = [(literal, ()) for literal in sorted(strong)]
-    left: List[bytes] = []
-    for literal in sorted(specific, key=lambda item: (len(item), item)):
-        if not any(map(literal.__contains__, strong)) and not any(map(literal.__contains__, left)):
-            left.append(literal)
+    left = [literal for literal in _shortest(specific) if not any(map(literal.__contains__, strong))]
     while left:
         words: Dict[bytes, int] = {}
         for literal in left:
