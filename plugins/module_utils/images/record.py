@@ -23,7 +23,8 @@ def parse(text: str) -> List[Entry]:
     except (ValueError, RecursionError):
         return []
     listed = found.get("images") if isinstance(found, dict) else None
-    return [one for one in listed if isinstance(one, dict) and all(_word(one.get(key)) for key in ("id", "run", "reference"))] if isinstance(listed, list) else []
+    tables = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return [one for one in tables if all(_word(one.get(key)) for key in ("id", "run", "reference"))]
 
 
 def _word(value: Any) -> bool:

@@ -21,7 +21,7 @@ SUMS = ".inferops-vllm.sha256"
 LARGEST_HEADER = 100 << 20
 _INDEX_LIMIT = 256 << 20
 _PART = re.compile(r"-\d+-of-\d+\.safetensors\Z")
-_OWN = (MARKER, SUMS)
+_OWN = ".inferops-vllm."
 
 Stamp = Tuple[int, int]
 """Size in bytes, and time of the last change in ns."""
@@ -64,7 +64,7 @@ def stamps(folder: str) -> Dict[str, Stamp]:
                     if entry.name not in (".cache", ".git"):
                         todo.append(name + "/")
                     continue
-                if name in _OWN or ".new." in entry.name or entry.name.endswith(".incomplete"):
+                if entry.name.startswith(_OWN) or entry.name.endswith(".incomplete"):
                     continue
                 try:
                     told = entry.stat()

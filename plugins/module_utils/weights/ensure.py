@@ -259,8 +259,7 @@ class _Run:
             wanted.environment, wanted.workers)
         download = how.startswith("download")
         if download and not COMMIT.match(wanted.revision):
-            self.tell("weights: asking the hub for the revision", 0, 0)
-            told = hub.ask(source)
+            told = hub.ask(source, lambda: self.tell("weights: asking the hub for the revision", 0, 0))
             raise WeightsProblem("revision: %s of %s moves; it is the commit %s now: set vllm_revision to that" % (
                 wanted.revision or "the newest revision", source.model, told.commit), "revision")
         top = wanted.model if wanted.model.startswith("/") else wanted.home
@@ -303,8 +302,7 @@ class _Run:
         self._finish(folder)
 
     def _download(self, source: hub.Source, top: str, tell: Tell) -> None:
-        tell("weights: asking the hub what there is", 0, 0)
-        told = hub.ask(source)
+        told = hub.ask(source, lambda: tell("weights: asking the hub what there is", 0, 0))
         if told.commit != source.revision:
             raise WeightsProblem("%s: the hub answers for the commit %s, not %s" % (source.model, told.commit, source.revision), "revision")
         where = source.folder or hub_folder(source.home, source.model)

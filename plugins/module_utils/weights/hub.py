@@ -91,9 +91,9 @@ class Told(NamedTuple):
     files: Dict[str, int]
 
 
-def ask(source: Source) -> Told:
-    """Ask for commit and sizes. Raises WeightsProblem."""
-    text = _run(source, True, lambda: None, ASK_SECONDS)
+def ask(source: Source, waiting: Callable[[], None]) -> Told:
+    """Ask for commit and sizes; `waiting` is called every few seconds. Raises WeightsProblem."""
+    text = _run(source, True, waiting, ASK_SECONDS)
     found = parse_told(text)
     if not found:
         raise WeightsProblem("%s: the hub did not tell the files of the model" % source.model, "unreachable")
