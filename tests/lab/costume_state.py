@@ -265,6 +265,7 @@ def _modules(
             kept = [user for user in users.strip("-").split(",") if user and user not in gone]
             rows.append(" ".join((name, size, refs, ",".join(kept) + "," if kept else "-", rest)))
     files["/proc/modules"] = "".join(rows)
+    folders.update("/sys/module/" + row.split(" ", 1)[0] for row in rows)
     folders.update("/sys/module/" + name for name in loaded)
     if state["loaded"] is None and spec.gpus:
         for path in list(files):

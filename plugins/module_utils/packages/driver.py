@@ -276,7 +276,7 @@ def space(node: Node, state: State, change: Transaction, choice: Choice) -> None
         devices[device] = (paths + [path], total + wanted, free)
     for paths, total, free in devices.values():
         if total > free:
-            raise Refused("not enough room: %s has %d MB free, the driver needs %d MB there" % (", ".join(paths), free >> 20, -(-total >> 20)), "space", paths)
+            raise Refused("not enough room for %s: %d MB free, %d MB needed" % (", ".join(paths), free >> 20, -(-total >> 20)), "space", paths)
 
 
 class Outcome(NamedTuple):

@@ -80,8 +80,8 @@ class Transaction(NamedTuple):
 
 
 def upstream(version: str) -> str:
-    """Version without epoch and revision: ``3:580.95.05-1.el9`` → ``580.95.05``."""
-    return version.split(":", 1)[-1].split("-", 1)[0]
+    """Version without epoch and revision: ``3:580.95.05-1.el9`` → ``580.95.05``; SUSE adds the kernel it was built for (``_k6.4.0``)."""
+    return version.split(":", 1)[-1].split("-", 1)[0].split("_k", 1)[0]
 
 
 def branch_of(version: str) -> str:

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Modules in and out, now and at boot, and the driver exchanged, on a node that is played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ansible_collections.inferops.vllm.plugins.module_utils.kernel import module, reload
+from ansible_collections.inferops.vllm.plugins.module_utils.kernel.holders import SERVICES, foreign
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.model import Ran
+
+PEER = "ib_register_peer_memory_client"
+
+
+class Linux:
+    """Modules, who uses whom, files, services."""
+
+    def __init__(self, *loaded: str) -> None:
+        self.loaded = list(loaded)
+        self.uses: dict[str, list[str]] = {"nvidia": ["nvidia_uvm", "nvidia_modeset", "nvidia_peermem"]}
+        self.refused: dict[str, str] = {}
+        self.stuck: list[str] = []
+        self.dmesg = ""
+        self.disk = "580.95.05"
+        self.version = "575.57.08"
+        self.licence = "Dual MIT/GPL"
+        self.services: list[str] = []
+        self.broken_services: list[str] = []
+        self.users: list[dict[str, Any]] = []
+        self.files: dict[str, str] = {"/proc/sys/kernel/osrelease": "6.1.0\n"}
+        self.depends = "nvidia,ib_core"
+        self.calls: list[str] = []
+
+    def run(self, argv: Sequence[str], limit: int) -> Ran:
+        self.calls.append(" ".join(argv))
+        name = argv[-1]
+        if argv[:2] == ["modprobe", "-r"]:
+            using = [one for one in self.uses.get(name, []) if one in self.loaded]
+            if using or name in self.stuck:
+                return Ran(1, "", "modprobe: FATAL: Module %s is in use.\n" % name)
+            if name in self.loaded:
+                self.loaded.remove(name)
+            return Ran(0, "")
+        if argv[0] == "modprobe":
+            if self.refused.get(name) == "absent":
+                return Ran(1, "", "modprobe: FATAL: Module %s not found in directory /lib/modules/6.1.0\n" % name)
+            if name in self.refused and argv[1] != "-n":
+                if "Unknown" in self.refused[name]:
+                    self.dmesg += "[1.0] %s: Unknown symbol %s (err -2)\n" % (name, PEER)
+                return Ran(1, "", "modprobe: ERROR: could not insert '%s': %s\n" % (name, self.refused[name]))
+            if argv[1] != "-n" and name not in self.loaded:
+                self.loaded.append(name)
+                if name == "nvidia":
+                    self.version = self.disk
+            return Ran(0, "")
+        if argv[0] == "modinfo":
+            if not self.disk:
+                return Ran(1, "", "modinfo: ERROR: Module nvidia not found.")
+            field = argv[2] if argv[1] == "-F" else ""
+            return Ran(0, {"version": self.disk, "license": self.licence}.get(field, "depends:        %s" % self.depends) + "\n")
+        if argv[0] == "grep":
+            return Ran(1, "")
+        if argv[0] == "dmesg":
+            return Ran(0, self.dmesg)
+        if argv[:2] == ["systemctl", "is-active"]:
+            return Ran(3, "\n".join("active" if unit in self.services else "inactive" for unit in argv[2:]) + "\n")
+        if argv[0] == "systemctl":
+            (self.services.remove if argv[1] == "stop" else self.services.append)(name)
+            return Ran(1 if name in self.broken_services else 0, "")
+        raise AssertionError(argv)
+
+    def read(self, path: str) -> str | None:
+        if path == "/sys/module/nvidia/version":
+            return self.version + "\n" if "nvidia" in self.loaded else None
+        if path == "/proc/driver/nvidia/version":
+            return "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build" % self.version if "nvidia" in self.loaded else None
+        if path.endswith("/refcnt"):
+            return "%d\n" % len([one for one in self.uses.get(path.split("/")[3], []) if one in self.loaded])
+        return self.files.get(path)
+
+    def names(self, path: str) -> list[str]:
+        if path == "/sys/module":
+            return list(self.loaded)
+        if path.endswith("/holders"):
+            return [one for one in self.uses.get(path.split("/")[3], []) if one in self.loaded]
+        return sorted(one.rsplit("/", 1)[1] for one in self.files if one.rsplit("/", 1)[0] == path)
+
+    def write(self, path: str, text: str | None) -> None:
+        self.files.pop(path, None)
+        if text is not None:
+            self.files[path] = text
+
+    @property
+    def node(self) -> module.Node:
+        return module.Node(self.run, self.read, self.names, self.write)
+
+    def exchange(self, check: bool = False, **words: Any) -> reload.Outcome:
+        return reload.exchange(reload.Node(self.run, self.read, self.names, lambda: self.users), check, **words)
+
+
+LOAD, BLOCK = "/etc/modules-load.d/inferops-vllm-ib_umad.conf", "/etc/modprobe.d/inferops-vllm-ib_umad.conf"
+
+
+def test_a_module_is_loaded_and_stays_loaded() -> None:
+    linux = Linux()
+    checked = module.present(linux.node, "ib-umad", True, True, True)
+    assert checked.changed and linux.loaded == [] and LOAD not in linux.files
+    done = module.present(linux.node, "ib-umad", True, True, False)
+    assert (done.changed, done.after) == (True, checked.after) and linux.loaded == ["ib_umad"] and "ib_umad\n" in linux.files[LOAD]
+    assert not module.present(linux.node, "ib_umad", True, True, False).changed
+
+
+def test_another_file_that_loads_it_is_enough() -> None:
+    linux = Linux("nvidia_peermem")
+    linux.files["/usr/lib/modules-load.d/nvidia-peermem.conf"] = "nvidia-peermem\n"
+    assert not module.present(linux.node, "nvidia_peermem", True, True, False).changed
+
+
+def test_what_keeps_it_out_is_named() -> None:
+    linux = Linux()
+    linux.files["/etc/modprobe.d/hardening.conf"] = "install ib_umad /bin/false\n"
+    failed = module.present(linux.node, "ib_umad", True, True, True).failed
+    assert failed and "/etc/modprobe.d/hardening.conf keeps ib_umad from loading" in failed.sentence
+    linux.files = {BLOCK: "blacklist ib_umad\n"}
+    assert module.present(linux.node, "ib_umad", True, True, False).changed and BLOCK not in linux.files, "our own block is lifted"
+
+
+def test_a_refusal_is_explained_and_nothing_is_persisted() -> None:
+    linux = Linux()
+    linux.refused["nvidia_peermem"] = "Unknown symbol in module, or unknown parameter (see dmesg)"
+    outcome = module.present(linux.node, "nvidia_peermem", True, True, False)
+    assert outcome.failed and outcome.failed.kind == "unknown_symbol" and outcome.failed.lines == ["nvidia_peermem: Unknown symbol %s (err -2)" % PEER]
+    assert not [path for path in linux.files if "modules-load" in path]
+    result = module.summary([("nvidia_peermem", outcome)])
+    assert not result["changed"] and result["failed_modules"][0]["kind"] == "unknown_symbol" and result["loaded"] == []
+
+
+@pytest.mark.parametrize("what", ["absent", "built without", "legacy"])
+def test_check_mode_sees_what_would_refuse(what: str) -> None:
+    linux = Linux(*(["nv_peer_mem"] if what == "legacy" else []))
+    if what == "absent":
+        linux.refused["nvidia_peermem"] = "absent"
+    if what == "built without":
+        linux.depends = "nvidia"
+    assert module.present(linux.node, "nvidia_peermem", False, True, True).failed
+    assert "nvidia_peermem" not in linux.loaded
+
+
+def test_check_mode_does_not_guess() -> None:
+    assert not module.present(Linux().node, "nvidia_peermem", False, True, True).failed
+
+
+def test_a_module_goes_and_stays_away() -> None:
+    linux = Linux("nv_peer_mem")
+    linux.files["/etc/modules-load.d/inferops-vllm-nv_peer_mem.conf"] = "nv_peer_mem\n"
+    checked = module.absent(linux.node, "nv_peer_mem", True, True)
+    assert checked.changed and linux.loaded
+    done = module.absent(linux.node, "nv_peer_mem", True, False)
+    assert done.after == checked.after and not linux.loaded and list(linux.files)[1:] == ["/etc/modprobe.d/inferops-vllm-nv_peer_mem.conf"]
+    assert not module.absent(linux.node, "nv_peer_mem", True, False).changed
+
+
+def test_a_module_in_use_stays_and_its_users_are_named() -> None:
+    linux = Linux("nvidia", "nvidia_uvm")
+    for check in (True, False):
+        failed = module.absent(linux.node, "nvidia", False, check).failed
+        assert failed and "used by the modules nvidia_uvm" in failed.why
+    assert linux.loaded == ["nvidia", "nvidia_uvm"]
+
+
+def test_a_module_that_others_load_at_boot() -> None:
+    linux = Linux()
+    linux.files["/etc/modules-load.d/other.conf"] = "nv_peer_mem\n"
+    failed = module.absent(linux.node, "nv_peer_mem", False, True).failed
+    assert failed and "/etc/modules-load.d/other.conf loads nv_peer_mem at every boot" in failed.why
+
+
+# -- the driver ----------------------------------------------------------------------------------
+def loaded() -> Linux:
+    linux = Linux("nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem")
+    linux.services = ["nvidia-persistenced.service", "nvidia-fabricmanager.service"]
+    return linux
+
+
+def test_the_driver_is_exchanged_in_the_order_of_its_references() -> None:
+    linux = loaded()
+    checked = linux.exchange(True)
+    assert checked.changed and linux.version == "575.57.08" and not [call for call in linux.calls if call.startswith(("modprobe", "systemctl st"))]
+    done = linux.exchange()
+    assert (done.changed, done.reboot, done.before, done.after) == (True, False, "575.57.08", "580.95.05") and done.steps == checked.steps
+    assert [call for call in linux.calls if call.startswith(("modprobe", "systemctl st"))] == [
+        "systemctl stop nvidia-fabricmanager.service", "systemctl stop nvidia-persistenced.service",
+        "modprobe -r nvidia_modeset", "modprobe -r nvidia_uvm", "modprobe -r nvidia_peermem", "modprobe -r nvidia",
+        "modprobe nvidia", "modprobe nvidia_uvm", "modprobe nvidia_modeset", "modprobe nvidia_peermem",
+        "systemctl start nvidia-persistenced.service", "systemctl start nvidia-fabricmanager.service"]
+    assert not linux.exchange().changed
+    assert linux.exchange(force=True).changed
+
+
+def test_a_driver_in_use_is_left_alone() -> None:
+    linux = loaded()
+    linux.users = [{"pid": 7, "comm": "python3", "container": "0123456789ab"}, {"pid": 8, "comm": "nv-fabricmanager", "unit": SERVICES[5]}]
+    for check in (True, False):
+        outcome = linux.exchange(check)
+        assert outcome.reboot and not outcome.changed and "python3 (process 7, container 0123456789ab)" in outcome.reason and "fabric" not in outcome.reason
+    assert len(linux.services) == 2 and linux.version == "575.57.08"
+
+
+def test_what_went_comes_back_when_a_reference_stays() -> None:
+    linux = loaded()
+    linux.stuck = ["nvidia_uvm"]
+    outcome = linux.exchange()
+    assert outcome.reboot and outcome.kind == "in_use" and "nvidia_uvm could not be unloaded" in outcome.reason
+    assert sorted(linux.loaded) == sorted(loaded().loaded) and len(linux.services) == 2
+
+
+def test_a_driver_that_does_not_load_is_no_reboot_but_a_fault() -> None:
+    linux = loaded()
+    linux.refused["nvidia"] = "Key was rejected by service"
+    outcome = linux.exchange()
+    assert (outcome.reboot, outcome.kind) == (False, "key_rejected") and "Secure Boot" in outcome.reason
+
+
+def test_what_does_not_come_back_is_told() -> None:
+    linux = loaded()
+    linux.refused["nvidia_peermem"] = "Invalid argument"
+    linux.broken_services = ["nvidia-fabricmanager.service"]
+    outcome = linux.exchange()
+    assert (outcome.changed, outcome.kind, outcome.after) == (True, "partly", "580.95.05")
+    assert "nvidia_peermem: nvidia_peermem was built without" in outcome.reason and "nvidia-fabricmanager.service did not start again" in outcome.reason
+
+
+def test_first_load_and_no_driver() -> None:
+    linux = Linux()
+    outcome = linux.exchange()
+    assert outcome.changed and linux.loaded == ["nvidia", "nvidia_uvm"] and outcome.before == ""
+    linux = Linux()
+    linux.disk = ""
+    assert linux.exchange().kind == "not_installed"
+    assert linux.exchange(True, expected="580.95.05").after == "580.95.05", "the packages come first, so check mode goes by what they will bring"
+
+
+def test_another_flavour_of_the_same_version() -> None:
+    linux = loaded()
+    linux.version, linux.licence = linux.disk, "NVIDIA"
+    assert linux.exchange(True).changed
+
+
+def test_own_services_are_no_foreign_users_but_containers_are() -> None:
+    assert foreign([{"pid": 1, "comm": "nv-hostengine", "unit": "nvidia-dcgm.service"}]) == []
+    assert foreign([{"pid": 1, "comm": "dcgm", "unit": "dcgm.service", "container": "0123456789ab"}]) != []
+    assert foreign([{"pid": 2, "comm": "python3", "unit": "vllm.service"}]) == ["python3 (process 2, vllm.service)"]
