@@ -182,7 +182,7 @@ def _service_section(entry: Entry, kind: str) -> List[str]:
 
 def _quadlet(entry: Entry) -> List[str]:
     """The section from which Quadlet (Podman 4.4 and newer) makes ``podman run``; flags stand in PodmanArgs as planned."""
-    words = ["--pull", "never", "--stop-timeout", str(int(entry["stop_seconds"]))] + [str(word) for word in entry["container"]]
+    words = ["--pull", "never", "--log-driver", "passthrough", "--stop-timeout", str(int(entry["stop_seconds"]))] + [str(word) for word in entry["container"]]
     return (["ContainerName=%s" % service_name(entry), "Image=%s" % _systemd(str(entry["image"])), "EnvironmentFile=%s" % env_file(entry),
              "EnvironmentFile=%s" % secrets_file(entry)] + ["PodmanArgs=" + part for part in _systemd_pairs(words)]
             + ["Exec=" + " \\\n    ".join(_systemd_pairs(arguments(entry)))])
@@ -205,7 +205,7 @@ def files(plan: Mapping[str, Any]) -> Dict[str, str]:
 
 # -- what the unit may do ----------------------------------------------------------------------------------------
 _COMMON = (
-    "NoNewPrivileges=yes", "ProtectHome=yes", "PrivateTmp=yes", "ProtectClock=yes", "ProtectHostname=yes", "ProtectKernelLogs=yes",
+    "NoNewPrivileges=yes", "ProtectHome=yes", "PrivateTmp=yes", "PrivateMounts=yes", "ProtectClock=yes", "ProtectHostname=yes", "ProtectKernelLogs=yes",
     "ProtectKernelModules=yes", "ProtectKernelTunables=yes", "ProtectControlGroups=yes", "RestrictNamespaces=yes", "RestrictRealtime=yes",
     "RestrictSUIDSGID=yes", "LockPersonality=yes", "KeyringMode=private", "SystemCallArchitectures=native", "CapabilityBoundingSet=", "UMask=0077",
 )
@@ -223,7 +223,7 @@ SANDBOX: Dict[str, Tuple[str, ...]] = {
         "DynamicUser=yes", "SupplementaryGroups=video render", "CacheDirectory=vllm", "Environment=HOME=/var/cache/vllm",
         "Environment=XDG_CACHE_HOME=/var/cache/vllm", "Environment=HF_MODULES_CACHE=/var/cache/vllm/modules", "ProtectSystem=strict",
         "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
-        "LimitMEMLOCK=infinity", "LimitNOFILE=1048576",
+        "LimitMEMLOCK=infinity", "LimitNOFILE=1048576", "ProtectProc=invisible",
         "SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap",
     ),
 }

@@ -619,6 +619,7 @@ ProtectSystem=strict
 ProtectHome=yes
 PrivateTmp=yes
 PrivateDevices=yes
+PrivateMounts=yes
 ProtectClock=yes
 ProtectHostname=yes
 ProtectKernelLogs=yes

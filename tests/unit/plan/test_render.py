@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.plan import render
+from ansible_collections.inferops.vllm.plugins.module_utils.service import agent
 from ansible_collections.inferops.vllm.plugins.plugin_utils.plan_text import summary
 from tests.unit.plan.cluster import cluster, dressed, every_case, planned, pools, sound
 
@@ -94,7 +95,7 @@ def test_podman_uses_cdi_and_does_not_wait_for_docker() -> None:
     assert render.unit_name(entry) == "vllm.container" and "docker" not in unit and "ExecStart=" not in unit
     assert systemd_words(unit, "Exec") == entry["argv"][2:]
     given = [word for line in re.findall(r"^PodmanArgs=(.*)$", unit, re.M) for word in shlex.split(line)]
-    assert given == ["--pull", "never", "--stop-timeout", "90"] + entry["container"] and "nvidia.com/gpu=all" in given
+    assert given == ["--pull", "never", "--log-driver", "passthrough", "--stop-timeout", "90"] + entry["container"] and "nvidia.com/gpu=all" in given
 
 
 def test_router_has_a_unit_of_its_own() -> None:
@@ -149,6 +150,58 @@ def test_systemd_accepts_every_unit(tmp_path: pathlib.Path) -> None:
     broken = tmp_path / "broken.service"
     broken.write_text("[Service]\nExecStart=/bin/true\nRestart=maybe\n")
     assert "maybe" in subprocess.run(["systemd-analyze", "verify", str(broken)], capture_output=True, text=True, check=False, timeout=60).stderr
+
+
+def exposure(folder: pathlib.Path, unit: str) -> float:
+    """Exposure level of `unit` by systemd-analyze, 0 (safe) to 10."""
+    path = folder / "vllm.service"
+    path.write_text(unit)
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"Overall exposure level for vllm\.service: ([0-9.]+)", done.stdout)
+    if not found:
+        pytest.skip("systemd-analyze cannot judge a file: %s" % done.stderr.strip()[:100])
+    return float(found.group(1))
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_units_may_do_no_more_than_they_must(tmp_path: pathlib.Path) -> None:
+    docker = dep()["nodes"]["n1"]
+    venv = sound(cluster(1), hardware="b300", strategy="single_node_tp", runtime="venv")["nodes"]["n1"]
+    assert exposure(tmp_path, render.unit("n1", docker)) <= 0.7
+    assert exposure(tmp_path, render.unit("n1", venv)) <= 2.0
+    assert exposure(tmp_path, agent.UNIT) <= 1.6
+    assert exposure(tmp_path, re.sub(r"(?m)^(?:Protect|Private|Restrict|Capability|SystemCall).*\n", "", render.unit("n1", docker))) > 5
+
+
+def test_a_virtual_environment_runs_the_planned_argv_as_a_user_of_its_own() -> None:
+    entry = sound(cluster(1), hardware="b300", strategy="single_node_tp", runtime="venv", venv="/srv/vllm", env_overrides={"A": 'x "y" $z'})["nodes"]["n1"]
+    unit = render.unit("n1", entry)
+    assert systemd_words(unit, "ExecStart") == ["/srv/vllm/bin/vllm"] + entry["argv"][1:]
+    assert {"DynamicUser=yes", "KillMode=mixed", "TimeoutStopSec=90", "EnvironmentFile=/etc/vllm/service.env", "EnvironmentFile=-/etc/vllm/secrets.env"} <= set(
+        unit.splitlines())
+    assert entry["image"] == "" and entry["container"] == [] and "docker" not in unit
+    assert 'A="x \\"y\\" \\$z"\n' in render.environment(entry)
+    words = shell_words(render.command("n1", entry).replace("set -a\n. ./service.env\nset +a\n", ""))
+    assert words == ["exec", "/srv/vllm/bin/vllm", "serve"] + entry["argv"][2:]
+
+
+def test_ranks_of_one_engine_wait_for_each_other_and_starts_are_counted_on_the_head() -> None:
+    plan = sound(cluster(2), hardware="b300", strategy="multi_node_tp", interconnect="rdma")["nodes"]
+    head, worker = (render.unit(name, plan[name]).splitlines() for name in ("n1", "n2"))
+    for unit in (head, worker):
+        at = [unit.index(line) for line in ("ExecStartPre=/usr/local/libexec/inferops-vllm/vllm-link wait",
+                                            "ExecStartPre=-/usr/bin/install --mode=0644 /etc/vllm/release.json /run/vllm/started.json")]
+        assert at == sorted(at) and "TimeoutStartSec=infinity" in unit and "vllm-link.service" in next(line for line in unit if line.startswith("After="))
+    assert "StartLimitBurst=3" in head and "StartLimitIntervalSec=0" in worker and "StartLimitBurst=3" not in worker
+    alone = render.unit("n1", sound(cluster(1), hardware="b300", strategy="single_node_tp")["nodes"]["n1"])
+    assert "vllm-link" not in alone and "infinity" not in alone and render.link_config({"link": None}) == ""
+
+
+def test_nothing_is_pulled_and_the_log_is_the_journals() -> None:
+    unit = render.unit("n1", dep()["nodes"]["n1"])
+    words = systemd_words(unit, "ExecStart")
+    assert words[words.index("--pull") + 1] == "never" and words[words.index("--log-driver") + 1] == "none" and "LogRateLimitIntervalSec=0" in unit
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--env-file"] == ["/etc/vllm/service.env", "/etc/vllm/secrets.env"]
 
 
 # -- the summary -------------------------------------------------------------------------------------------------
