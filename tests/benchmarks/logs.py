@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,8 +16,9 @@ from typing import Any, Dict, List
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GIGABYTE = 10**9
 RANKS = 16
-_WORDS = ("the model prompt answer please write code function value error table river mountain context window token stream json parse list failed explain "
-          "detail summary city history of and a to in why does my server say cannot allocate").split()
+_WORDS = tuple(re.findall(
+    "[a-z]+", "the model prompt answer please write code function value error table river mountain context window token stream json parse list failed "
+    "explain detail summary city history of and a to in why does my server say cannot allocate"))
 
 # Each measured part runs in a process of its own, so that its memory is its own.
 _BARE = """
@@ -75,17 +77,19 @@ def generate(path: pathlib.Path, size: int, seed: int = 5, failure: bool = True)
             for _line in range(5000):
                 clock += 0.004
                 seconds = int(clock)
-                stamp = "%02d-%02d %02d:%02d:%02d" % (1 + seconds // 2419200 % 12, 1 + seconds // 86400 % 28, seconds // 3600 % 24, seconds // 60 % 60, seconds % 60)
+                stamp = "%02d-%02d %02d:%02d:%02d" % (
+                    1 + seconds // 2419200 % 12, 1 + seconds // 86400 % 28, seconds // 3600 % 24, seconds // 60 % 60, seconds % 60)
                 kind = uniform()
                 rank = int(uniform() * RANKS)
                 if kind < 0.38:
-                    lines.append('(APIServer pid=1) INFO:     10.0.%d.%d:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK' % (rank, kind * 600, kind * 99999))
+                    lines.append('(APIServer pid=1) INFO:     10.0.%d.%d:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK' % (
+                        rank, kind * 600, kind * 99999))
                 elif kind < 0.52:
                     lines.append("(APIServer pid=1) INFO %s [async_llm.py:270] Added request chatcmpl-%032x." % (stamp, bits(128)))
                 elif kind < 0.62:
                     lines.append(
-                        "(APIServer pid=1) INFO %s [loggers.py:257] Engine %03d: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, "
-                        "Running: %d reqs, Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%"
+                        "(APIServer pid=1) INFO %s [loggers.py:257] Engine %03d: Avg prompt throughput: %.1f tokens/s, "
+                        "Avg generation throughput: %.1f tokens/s, Running: %d reqs, Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%"
                         % (stamp, rank % 8, kind * 9000, kind * 900, kind * 70, rank, kind * 160, uniform() * 100))
                 elif kind < 0.68:
                     lines.append(
@@ -113,7 +117,8 @@ def generate(path: pathlib.Path, size: int, seed: int = 5, failure: bool = True)
                 "    output = f()", "RuntimeError: CUDA error: an illegal memory access was encountered")])
             put(["(EngineCore pid=9) ERROR %s [core.py:1239] %s" % (stamp, text) for text in (
                 "EngineCore encountered a fatal error.", "Traceback (most recent call last):", '  File "/vllm/v1/engine/core.py", line 98, in run_engine_core',
-                "RuntimeError: Worker failed with error 'CUDA error: an illegal memory access was encountered', please check the stack trace above for the root cause")])
+                "RuntimeError: Worker failed with error 'CUDA error: an illegal memory access was encountered', please check the stack trace above "
+                "for the root cause")])
 
 
 def _measured(code: str, path: pathlib.Path) -> Dict[str, Any]:
@@ -156,7 +161,8 @@ def logs_verdict(size: int = 2 * 10**6) -> None:
             found = _measured(_VERDICT, path)
             after = os.times()
             runs.append(after.children_user + after.children_system - before.children_user - before.children_system)
-        _say("verdict on a 2 MB log", sorted(runs)[2], 1, "s", "median of 5, CPU with Python's start; %s in %s, %.0f MiB" % (found["class"], found["phase"], found["mib"]))
+        _say("verdict on a 2 MB log", sorted(runs)[2], 1, "s", "median of 5, CPU with Python's start; %s in %s, %.0f MiB" % (
+            found["class"], found["phase"], found["mib"]))
 
 
 BENCHMARKS = {"logs-gigabyte": logs_gigabyte, "logs-verdict": logs_verdict}

@@ -72,6 +72,8 @@ class Clock:
         self.year = year
         self.boot = boot
         self.offset = offset
+        self.wrappers: List[str] = []
+        """Texts that an unknown collector puts before each line."""
         self._month = 0
         self._cache: Dict[Tuple[int, int, int], Optional[float]] = {}
 
@@ -583,6 +585,35 @@ def _steps(char: str) -> Tuple[_Step, ...]:
     return (_nvshmem,) if char == "." else ()
 
 
+# A prefix of vLLM behind one of a collector that is not known here (pdsh, stern, a log store).
+_ANYWHERE = re.compile(
+    r"\((?:Worker|EngineCore|APIServer|ApiServer|VllmWorker|RayWorkerWrapper)[^()]{0,80}pid=[0-9]{1,10}[^()]{0,60}\) ?|"
+    r"\b(?:INFO|WARNING|ERROR|CRITICAL|DEBUG) [0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} (?=\[|\S{1,80}:[0-9])")
+_MESSAGE = re.compile(r"[Ee]rror|[Ee]xception|[Ff]ail|Traceback|[Ww]arn|[Kk]illed|cannot")
+_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,100}): ?$")
+MAX_WRAPPERS = 64
+
+
+def _unknown_wrapper(state: _State, text: str) -> int:
+    """Length of what an unknown collector wrote before a prefix of vLLM, or, once such a text was seen, before any line."""
+    known = state.ctx.wrappers
+    for prefix in known:
+        if text.startswith(prefix):
+            break
+    else:
+        match = _ANYWHERE.search(text, 0, 260)
+        if not match or not 0 < match.start() <= 120 or text[0] in " \t" or _MESSAGE.search(text, 0, match.start()):
+            return 0
+        prefix = text[:match.start()]
+        if len(known) < MAX_WRAPPERS and prefix[-1] in " |:>":
+            known.append(prefix)
+    host = _HOST.match(prefix)
+    if host and not state.node:
+        state.node = host.group(1)
+    state.wrapper = state.wrapper or prefix.strip()
+    return len(prefix)
+
+
 _FINAL = frozenset(("nccl", "ucx", "torch", "nvshmem", "kernel", "uvicorn", "plain", "rust", "warnings", "ray"))
 
 
@@ -592,6 +623,10 @@ def parse(text: str, ctx: Clock, base: Optional[_State] = None) -> Line:
     bar = _BAR.search(text) if "it" in text or "B/s" in text else None
     if bar:
         text = text[bar.end():]
+    if text[:2] == "> ":
+        # A quotation in a mail or an issue.
+        text = text[2:]
+    strange = False
     for _round in range(MAX_PREFIXES):
         if not text:
             break
@@ -602,15 +637,17 @@ def parse(text: str, ctx: Clock, base: Optional[_State] = None) -> Line:
                 text = text[end:]
                 break
         else:
-            break
+            end = 0 if state.kind or strange else _unknown_wrapper(state, text)
+            if not end:
+                break
+            strange = True
+            text = text[end:]
         if state.level and (state.source or state.kind in _FINAL) and state.kind != "kernel":
             break
     if text[:7] == "[Stage-":
         text = text[_stage(state, text):]
     if not state.kind and _KERNEL_WORDS.match(text):
         state.process, state.kind = "kernel", "kernel"
-    if state.process == "kernel" and text[:6] == "NVRM: " and not state.level:
-        state.level = ""
     return Line(state.time, state.clock, state.node, state.process, state.rank, state.pid, state.level, state.source, text, state.stamp,
                 state.wrapper, state.kind)
 

@@ -16,6 +16,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 
 from .event import MAX_BODY, MAX_RAW, Event
 from .formats import Clock, Line, clean, is_mark, parse, unwrap
+from .kernel import fault
 from .scan import Scanner
 from .sources import Refused, Source, chunks
 
@@ -286,7 +287,7 @@ class Assembler:
                     continue
                 if item.chained or (item.group >= 0 and text[:1] == " "):
                     return item
-                if item.state == "plain" and not item.body and item.touched == self._fed - 1 and _CALLS_TRACEBACK.search(item.line.text) \
+                if item.state == "plain" and not item.body and self._fresh(item, own) and _CALLS_TRACEBACK.search(item.line.text) \
                         and item.line.level in ("ERROR", "CRITICAL", ""):
                     return item
             return None
@@ -304,9 +305,13 @@ class Assembler:
             return None
         if _CONTINUED.match(text):
             return newest
-        if newest.state == "exception" and newest.touched == self._fed - 1 and not _START.match(text):
+        if newest.state == "exception" and self._fresh(newest, own) and not _START.match(text):
             return newest
         return None
+
+    def _fresh(self, item: _Open, own: Optional[_Open]) -> bool:
+        """Whether nothing of the same writer came since: by place, or, when the line names its writer, within some lines of others."""
+        return item.touched == self._fed - 1 or (item is own and any(item.ident) and item.touched >= self._fed - QUIET_LINES * 4)
 
     def _logged(self, number: int, raw: str, line: Line) -> None:
         """A line with a level: its record is told by writer, level, place and time as the logger wrote it."""
@@ -344,6 +349,10 @@ class Assembler:
             known = self._pids.get(line.pid) if line.pid else None
             if known and line.kind not in ("kernel", "journal"):
                 item.process, item.rank = line.process or known[0], line.rank or known[1]
+        if line.kind == "kernel" and "Xid (" in line.text:
+            told = fault(line.text)
+            if told and told.pid:
+                item.line = line._replace(pid=told.pid)
         named = _PROCESS_LINE.match(line.text) if not line.process else None
         if named:
             inner = parse("(%s pid=0)" % line.text[8:-1], self.clock)

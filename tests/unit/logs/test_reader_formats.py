@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from ansible_collections.inferops.vllm.plugins.module_utils.logs.formats import Clock, clean, parse
+from ansible_collections.inferops.vllm.plugins.module_utils.logs.kernel import fault
 from ansible_collections.inferops.vllm.plugins.module_utils.logs.reader import events
 from ansible_collections.inferops.vllm.plugins.module_utils.logs.sources import Source
 
@@ -155,6 +156,13 @@ CASES: List[Tuple[str, str, Dict[str, Any]]] = [
      {"node": "10.0.0.9", "process": "kernel", "level": "ERROR", "time": at(4, 22, 21, 31, 4.201884)}),
     ("short-monotonic", "[ 1843.334530] gpu-7 kernel: NVRM: x", {"process": "kernel", "node": "gpu-7", "text": "NVRM: x"}),
     ("kernel-naked", "NVRM: Xid (PCI:0000:6a:00): 13, pid=7", {"process": "kernel", "clock": ""}),
+    # collectors that are not known
+    ("pdsh", "gpu-7: (Worker_TP3 pid=4) ERROR 03-11 17:57:10 [a.py:1] x", {"node": "gpu-7", "rank": "TP3", "level": "ERROR", "text": "x"}),
+    ("stern", "vllm-0 vllm ERROR 03-11 17:57:10 [a.py:1] x", {"level": "ERROR", "text": "x"}),
+    ("store", 'ts=1 app="vllm" | (Worker_TP3 pid=4) ERROR 03-11 17:57:10 [a.py:1] x', {"rank": "TP3", "level": "ERROR", "text": "x"}),
+    ("quoted", "> ERROR 05-26 07:50:26 [core.py:396] x", {"level": "ERROR", "text": "x"}),
+    ("message-before", "RuntimeError: boom (Worker_TP3 pid=4) INFO 03-11 17:57:10 [a.py:1] x",
+     {"text": "RuntimeError: boom (Worker_TP3 pid=4) INFO 03-11 17:57:10 [a.py:1] x", "rank": ""}),
     # none of them
     ("plain", "Killed", {"process": "", "level": "", "text": "Killed", "time": None}),
     ("llvm", "LLVM ERROR: Cannot select", {"text": "LLVM ERROR: Cannot select"}),
@@ -240,6 +248,30 @@ def test_year_of_another_stream_completes_times_without_one() -> None:
     found = list(events([Source.from_bytes("a", b"ERROR 08-19 18:34:27 [a.py:1] x\n"),
                          Source.from_bytes("b", b"[2024-08-19 18:34:30] h:1:2 [0] NCCL INFO x\n")]))
     assert found[0].time == at(8, 19, 18, 34, 27, 2024)
+
+
+def test_lines_of_an_unknown_collector_stay_together() -> None:
+    text = "ERROR 03-11 17:57:10 [a.py:1] it failed\nTraceback (most recent call last):\n  File \"/x.py\", line 1, in f\nValueError: x\n"
+    data = "".join("gpu-%d: %s\n" % (node, line) for line in text.splitlines() for node in (1, 2))
+    for wanted in (None, ()):
+        found = sorted(events([Source.from_bytes("a", data.encode())], wanted), key=lambda event: event.line)
+        assert [(event.node, event.line, event.exceptions) for event in found] == [("gpu-1", 1, (("ValueError: x", 7),)), ("gpu-2", 2, (("ValueError: x", 8),))]
+
+
+def test_process_of_an_xid() -> None:
+    event = one("[ 1843.334530] NVRM: Xid (PCI:0000:6A:00): 31, pid=4711, name=VLLM::Worker, Ch 00000008, MMU Fault\n")
+    assert (event.process, event.pid) == ("kernel", 4711)
+    found = fault(event.text, event.body)
+    assert found is not None
+    assert found[:7] == ("xid", "0000:6a:00.0", 31, 4711, "VLLM::Worker", "RESTART_APP", "application")
+
+
+def test_faults_of_the_kernel() -> None:
+    switch = fault("nvidia-nvswitch1: SXid (PCI:0000:c6:00.0): 24007, Severity 1 Engine instance 12 Sub-engine instance 00")
+    assert switch is not None and (switch.kind, switch.address, switch.code, switch.group) == ("sxid", "0000:c6:00.0", 24007, "reset")
+    lost = fault("NVRM: The NVIDIA GPU 0000:e1:00.0", ("  NVRM: (PCI ID: 10de:26b5) installed in this system has", "  NVRM: fallen off the bus."))
+    assert lost is not None and (lost.kind, lost.address, lost.group) == ("fallen", "0000:e1:00.0", "reboot")
+    assert fault("NVRM: loading NVIDIA UNIX Open Kernel Module") is None and fault("") is None
 
 
 def test_new_year_in_a_log_without_years() -> None:

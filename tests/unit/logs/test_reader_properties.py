@@ -22,7 +22,8 @@ LINES = [line for _name, line, _wanted in CASES] + [
     "frame #0: f + 0x1", "Process EngineCore_DP0:", '{"log":"ERROR 05-26 07:50:26 [a.py:1] x\\n","stream":"stderr","time":"2026-05-26T07:50:26Z"}',
     '{"MESSAGE":"x\\ny","PRIORITY":"3","_HOSTNAME":"h"}', "INFO 05-26 07:50:26 [a.py:1] the engine is dead", "INFO 05-26 07:50:26 [a.py:1] code 802",
     "INFO 05-26 07:50:26 [a.py:1] it failed to allocate", "INFO 05-26 07:50:26 [a.py:1] request deadbeef01 added", "\r 10%| 1/9 [00:01<?, ?it/s]\rx"]
-PIECES = [b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\x1b[", b"\x1b]0;", b"{", b"}", b'"', b"(", b")", b"[", b"]", b" ", b"|", b":", b"\xe2\x80\xae", b"pid=", b"9" * 30]
+PIECES = [b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\x1b[", b"\x1b]0;", b"{", b"}", b'"', b"(", b")", b"[", b"]", b" ", b"|", b":", b"\xe2\x80\xae", b"pid=",
+          b"9" * 30]
 
 
 def check(data: bytes) -> None:
@@ -83,13 +84,15 @@ def test_any_text_is_parsed_and_cleaned(text: str) -> None:
     assert cleaned.endswith(found.text)
 
 
-CALM = ["(Worker_TP%d pid=%d) INFO 05-26 07:50:%02d [a.py:1] step", "(APIServer pid=1) INFO 05-26 07:50:%02d [a.py:%d] request ab%dcdef added", "h:%d:%d [%d] NCCL INFO x"]
-BAD = ["(Worker_TP%d pid=3) WARNING 05-26 07:50:26 [b.py:%d] slow", "(Worker_TP%d pid=4) ERROR 05-26 07:50:26 [b.py:%d] hit", "INFO 05-26 07:5%d:26 [c.py:%d] decode is dead",
+CALM = ["(Worker_TP%d pid=%d) INFO 05-26 07:50:%02d [a.py:1] step", "(APIServer pid=1) INFO 05-26 07:50:%02d [a.py:%d] request ab%dcdef added",
+        "h:%d:%d [%d] NCCL INFO x"]
+BAD = ["(Worker_TP%d pid=3) WARNING 05-26 07:50:26 [b.py:%d] slow", "(Worker_TP%d pid=4) ERROR 05-26 07:50:26 [b.py:%d] hit",
+       "INFO 05-26 07:5%d:26 [c.py:%d] decode is dead",
        "LLVM ERROR: %d %d", "[rank%d]:[W801 01:16:39.1%d TCPStore.cpp:1] x", "INFO 05-26 07:5%d:26 [c.py:%d] Starting to load model /m", "RuntimeError: %d %d"]
 
 
-@given(st.lists(st.one_of(st.tuples(st.sampled_from(CALM), st.tuples(*[st.integers(0, 59)] * 3)), st.tuples(st.sampled_from(BAD), st.tuples(*[st.integers(0, 9)] * 2))),
-                max_size=120))
+@given(st.lists(st.one_of(st.tuples(st.sampled_from(CALM), st.tuples(*[st.integers(0, 59)] * 3)),
+                          st.tuples(st.sampled_from(BAD), st.tuples(*[st.integers(0, 9)] * 2))), max_size=120))
 def test_scanner_gives_what_reading_everything_gives(parts: List[tuple]) -> None:
     data = "\n".join(form % numbers for form, numbers in parts).encode()
     whole = {(event.line, event.text, event.level, event.rank, event.exceptions) for event in events([Source.from_bytes("log", data)])
