@@ -103,14 +103,13 @@ class ActionModule(ActionBase):
         self._ready(folder)
         archive = _free_name(folder, node, "tar.gz")
         try:
-            contents = bundle.repack(root)
+            contents, account = bundle.repack(root)
             size, digest = bundle.write_archive(contents, archive, node)
         except SnapshotError as exc:
             raise AnsibleActionFail("root: %s" % exc) from None
         except OSError as exc:
             raise AnsibleActionFail("dest: %s cannot be written: %s" % (exc.filename or archive, exc.strerror)) from None
-        result.update(archive=archive, size=size, sha256=digest, seconds=0.0, logs=[], services=[], cut=[], missing={}, streamed=False,
-                      redactions={"count": 0, "kinds": {}}, recorded=True)
+        result.update({**arguments.result(account), "node": node, "archive": archive, "size": size, "sha256": digest, "streamed": False})
         return result
 
     def _ready(self, folder: str) -> None:

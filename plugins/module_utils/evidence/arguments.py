@@ -60,10 +60,13 @@ def wanted(params: Mapping[str, Any]) -> Wanted:
 
 
 def result(account: Mapping[str, Any]) -> Dict[str, Any]:
-    """What a caller is told of a frozen node; the whole account stands in the archive."""
+    """What a caller is told of a frozen node; the whole account stands in the archive. A plain snapshot has none."""
+    redactions = account.get("redactions") or {}
     return {
-        "node": account["node"], "seconds": account["seconds"], "cut": account["cut"],
-        "logs": [{key: record[key] for key in ("file", "kind", "origin", "lines", "cut_lines", "error")} for record in account["logs"] if record["lines"]],
-        "services": account["services"], "missing": account["not_collected"], "stages": account["stages"],
-        "redactions": {key: account["redactions"][key] for key in ("count", "kinds")},
+        "node": account.get("node"), "seconds": account.get("seconds", 0.0), "cut": account.get("cut", []),
+        "logs": [
+            {key: record.get(key) for key in ("file", "kind", "origin", "lines", "cut_lines", "error")}
+            for record in account.get("logs", []) if record.get("lines")],
+        "services": account.get("services", []), "missing": account.get("not_collected", {}), "stages": account.get("stages", {}),
+        "redactions": {"count": redactions.get("count", 0), "kinds": redactions.get("kinds", {})},
     }

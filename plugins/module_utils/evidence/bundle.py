@@ -195,7 +195,7 @@ def is_bundle(root: str) -> bool:
         return False
     try:
         # The documents come before everything else but bodies.
-        return any(name == "snapshot.json" for name, _size, _source in _members(root))
+        return any(name == "snapshot.json" for name, _data in _members(root, most=0))
     except SnapshotError:
         # Refused where it is opened, with the reason.
         return True
@@ -209,13 +209,7 @@ def open_bundle(root: str) -> Opened:
     """
     digests: Dict[str, str] = {}
     kept: Dict[str, bytes] = {}
-    total = 0
-    listing = _folder(root) if os.path.isdir(root) else _members(root)
-    for name, size, source in listing:
-        total += size
-        if total > snapshot.MAX_TOTAL or size > snapshot.MAX_INDEX:
-            raise SnapshotError("%s: %.80r is larger than a bundle may be" % (root, name))
-        data = source.read(size + 1)
+    for name, data in _folder(root) if os.path.isdir(root) else _members(root):
         digests[name] = hashlib.sha256(data).hexdigest()
         if name in ("snapshot.json", "evidence.json", "MANIFEST.sha256") or name.startswith("logs/"):
             kept[name] = data
@@ -253,8 +247,22 @@ def _json(root: str, name: str, data: bytes) -> Dict[str, Any]:
     return value
 
 
-def _folder(root: str) -> Iterator[Tuple[str, int, IO[bytes]]]:
+class _Budget:
+    """Refuses what is too large before it is read."""
+
+    def __init__(self, root: str, most: int) -> None:
+        self.root, self.most, self.left = root, most, snapshot.MAX_TOTAL
+
+    def take(self, name: str, size: int) -> None:
+        self.left -= size
+        if size > self.most or self.left < 0:
+            raise SnapshotError("%s: %.80r is larger than a bundle may be" % (self.root, name))
+
+
+def _folder(root: str) -> Iterator[Tuple[str, bytes]]:
+    """Plain files of a bundle's folder with what they hold."""
     count = 0
+    budget = _Budget(root, snapshot.MAX_INDEX)
     for part in ("", "bodies", "logs"):
         folder = os.path.join(root, part)
         if os.path.islink(folder.rstrip("/")) and part:
@@ -276,10 +284,17 @@ def _folder(root: str) -> Iterator[Tuple[str, int, IO[bytes]]]:
                 status = os.fstat(source.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                yield name, status.st_size, source
+                budget.take(name, status.st_size)
+                yield name, source.read(status.st_size + 1)
 
 
-def _members(path: str, any_name: bool = False) -> Iterator[Tuple[str, int, IO[bytes]]]:
+def _members(path: str, any_name: bool = False, most: int = snapshot.MAX_INDEX) -> Iterator[Tuple[str, bytes]]:
+    """Plain files of an archive with what they hold, each at most `most` bytes; with 0 nothing is read of them but their names.
+
+    Raises:
+        SnapshotError: it is damaged or too large; what came before has been given.
+    """
+    budget = _Budget(path, most)
     try:
         with snapshot.unpacked(path) as packed:
             stream = snapshot.Bounded(packed)
@@ -289,8 +304,11 @@ def _members(path: str, any_name: bool = False) -> Iterator[Tuple[str, int, IO[b
                         raise SnapshotError("%s holds more than %d files" % (path, snapshot.MAX_FILES))
                     name = member.name if any_name else member.name.split("/", 1)[-1]
                     source = tar.extractfile(member) if member.isreg() and (any_name or _NAME.match(name)) else None
-                    if source is not None:
-                        yield name, max(0, member.size), source
+                    if source is None:
+                        continue
+                    if most:
+                        budget.take(name, max(0, member.size))
+                    yield name, source.read() if most else b""
             while stream.read(1 << 20):
                 pass
     # tarfile raises ValueError and its kin for some broken headers.
@@ -298,8 +316,8 @@ def _members(path: str, any_name: bool = False) -> Iterator[Tuple[str, int, IO[b
         raise SnapshotError("%s is not a whole .tar.gz or .tar.zst: %s" % (path, str(exc)[:100])) from None
 
 
-def repack(root: str) -> Dict[str, Sequence[bytes]]:
-    """All files of the bundle or snapshot at `root`, as they stand, to be written elsewhere.
+def repack(root: str) -> Tuple[Dict[str, Sequence[bytes]], Dict[str, Any]]:
+    """All files of the bundle or snapshot at `root`, as they stand, to be written elsewhere, and its account.
 
     Raises:
         SnapshotError: it is no whole bundle, or a file is not what its manifest says.
@@ -307,8 +325,7 @@ def repack(root: str) -> Dict[str, Sequence[bytes]]:
     opened = open_bundle(root)
     if opened.problems:
         raise SnapshotError("%s: %s" % (root, "; ".join(opened.problems[:3])))
-    listing = _folder(root) if os.path.isdir(root) else _members(root)
-    return {name: [source.read(size + 1)] for name, size, source in listing}
+    return {name: [data] for name, data in (_folder(root) if os.path.isdir(root) else _members(root))}, opened.account
 
 
 def open_logs(root: str) -> Dict[str, bytes]:
@@ -317,11 +334,4 @@ def open_logs(root: str) -> Dict[str, bytes]:
     Raises:
         SnapshotError: it is damaged, or larger than the bounds of ``node.snapshot``.
     """
-    found: Dict[str, bytes] = {}
-    total = 0
-    for name, size, source in _members(root, any_name=True):
-        total += size
-        if total > snapshot.MAX_TOTAL:
-            raise SnapshotError("%s unpacks to more than %d MiB: unpack it, and name the folder" % (root, snapshot.MAX_TOTAL >> 20))
-        found[name] = source.read(size + 1)
-    return found
+    return dict(_members(root, any_name=True, most=snapshot.MAX_TOTAL))

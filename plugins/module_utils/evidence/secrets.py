@@ -31,10 +31,12 @@ _MORE: Tuple[Tuple[Tuple[str, ...], Pattern[str], str], ...] = (
     (("login",), re.compile(r"(\b(?:docker|podman|nerdctl|helm registry) login\b[^\n]{0,512}?\s-p[ =]?)(?!<redacted>|assword)[^\s\"']+"), r"\1" + MASK),
     (("-u ", "--user", "-u="), re.compile(r"((?<![^\s\"'])(?:-u|--user)[ =][\"']?[^\s:\"'/]{1,128}:)(?!\d+(?:\s|\Z)|<redacted>)[^\s\"']+"), r"\1" + MASK),
     (("_auth",), re.compile(r"(?i)((?<![A-Za-z0-9_])_auth\s{0,8}=\s{0,8})(?!<redacted>)\S+"), r"\1" + MASK),
+    # Docker's config.json as a text inside of JSON: DOCKER_AUTH_CONFIG in the environment of a container.
+    (("\\\"auth\\\"",), re.compile(r"(\\{1,8}\"auth\\{1,8}\"\s{0,16}:\s{0,16}\\{1,8}\")(?!<redacted>)[^\"\\]+"), r"\1" + MASK),
     # Environment of a Kubernetes manifest: name and value stand apart.
     (("name",), re.compile(
-        r"(?i)(\\?[\"']?name\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?[A-Z0-9_.-]{0,64}(?:key|token|secret|passw(?:or)?d|credentials?)\\?[\"']?\s{0,8},?\s{0,64}"
-        r"\\?[\"']?value\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?)(?!<redacted>)[^\s\"'\\,}]+"), r"\1" + MASK),
+        r"(?i)(\\?[\"']?name\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?[A-Z0-9_.-]{0,64}(?:key|token|secret|passw(?:or)?d|credentials?)\\?[\"']?[ \t]{0,8},?"
+        r"(?:\s{1,64}|(?:\n|\\n)[^\n]{0,200}?)?\\?[\"']?\bvalue\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?)(?!<redacted>)[^\s\"'\\,}]+"), r"\1" + MASK),
 )
 _SUSPECTS = tuple(sorted({
     b"key", b"token", b"secret", b"passw", b"passphrase", b"_pass", b"-pass", b"_pwd", b"-pwd", b"credential", b"cookie", b"auth", b"bearer", b"://", b"hf_",
@@ -91,7 +93,11 @@ class Cleaner:
         if isinstance(item, str) and item:
             # With its name in front, so that a value that is no secret by its shape is one by its name.
             whole = self.text("%s=%s" % (key, item))
-            return whole[len(key) + 1:] if whole.startswith(key + "=") else MASK
+            if not whole.startswith(key + "="):
+                return MASK
+            value = whole[len(key) + 1:]
+            # What is masked by its name is masked whole, also where it holds a blank.
+            return MASK if value.startswith(MASK) and not item.startswith(MASK) else value
         return self.value(item)
 
     def block(self, data: bytes) -> bytes:
@@ -108,6 +114,10 @@ class Cleaner:
             parts += [data[done:start], self._clean(data[start:end])]
             done = end
         return b"".join(parts) + data[done:]
+
+    def suspect(self, line: bytes) -> bool:
+        """True when `line` may hold a secret, or the name of one that stands in the next line."""
+        return bool(self._suspects(line, line.lower()))
 
     def _clean(self, data: bytes) -> bytes:
         return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")

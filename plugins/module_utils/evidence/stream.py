@@ -13,6 +13,7 @@ import os
 import re
 import selectors
 import signal
+import stat
 import subprocess
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from .secrets import Cleaner, KeyBlocks, Redaction, listed
 BLOCK = 256 * 1024
 LINE_LIMIT = 64 * 1024
 """Bytes kept of one line; a longer one is cut and says so."""
+CUT = b" [the rest of this line was cut]"
 COMPRESSED_LIMIT = 24 * 1024 * 1024
 """Bytes of one log in the bundle; a snapshot may hold no larger file."""
 MAX_PLACES = 2000
@@ -80,14 +82,29 @@ class Keeper:
             self.dropping = False
         data = self.carry + data
         end = data.rfind(b"\n") + 1
-        self.carry = data[end:]
-        if end:
-            self._lines(data[:end])
-        if len(self.carry) > LINE_LIMIT:
+        cut = self._border(data, end)
+        self.carry = data[cut:]
+        if cut:
+            self._lines(data[:cut])
+        partial = len(data) - end
+        if partial > LINE_LIMIT:
             self.dropping = True
             self.long_lines += 1
-            self.cut_bytes += len(self.carry) - LINE_LIMIT
-            self.carry = self.carry[:LINE_LIMIT] + b" [the rest of this line was cut]"
+            self.cut_bytes += partial - LINE_LIMIT
+            self.carry = data[cut:end + LINE_LIMIT] + CUT
+
+    def _border(self, data: bytes, end: int) -> int:
+        """Where to part `data`, whose last whole line ends at `end`: behind a line that cannot belong to a secret below it."""
+        cut = end
+        for _line in range(200):
+            start = data.rfind(b"\n", 0, max(0, cut - 1)) + 1
+            if not self.cleaner.suspect(data[start:cut]):
+                return cut
+            cut = start
+            if not cut:
+                break
+        # Nothing but suspects: they wait for what follows, but not for ever.
+        return cut if end < BLOCK else end
 
     def _lines(self, data: bytes) -> None:
         lines = data.split(b"\n")
@@ -96,7 +113,7 @@ class Keeper:
                 if len(line) > LINE_LIMIT + 64:
                     self.long_lines += 1
                     self.cut_bytes += len(line) - LINE_LIMIT
-                    lines[number] = line[:LINE_LIMIT] + b" [the rest of this line was cut]"
+                    lines[number] = line[:LINE_LIMIT] + CUT
             data = b"\n".join(lines)
         for found in _START.finditer(data):
             key = (found.group(2).decode("utf-8", "replace").rstrip(".")[:120], found.group(1))
@@ -237,11 +254,10 @@ def copy(path: str, keeper: Keeper, deadline: float) -> Outcome:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as exc:
         return Outcome(None, error_word(exc), "", 0.0)
-    import stat
-
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        return Outcome(None, "not_a_file", "", 0.0)
     with os.fdopen(handle, "rb") as source:
-        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-            return Outcome(None, "not_a_file", "", 0.0)
         while True:
             if time.monotonic() >= deadline:
                 return Outcome(None, "timeout", "", round(time.monotonic() - started, 3))

@@ -158,7 +158,9 @@ def behind(lanes: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
     Workers are compared with workers, and where there are not two of them, nodes with nodes: a server goes through phases that no
     worker has, so what comes after ``engine_init`` does not count.
     """
-    compared = [lane for lane in lanes if _WORKER.match(lane["rank"])]
+    named = {lane["node"] for lane in lanes if _WORKER.match(lane["rank"]) and not lane["rank"].isdigit()}
+    # A worker is known by a bare number until it knows its place; where a node has names, numbers are the same workers once more.
+    compared = [lane for lane in lanes if _WORKER.match(lane["rank"]) and not (lane["rank"].isdigit() and lane["node"] in named)]
     if len(compared) < 2:
         nodes: Dict[str, Dict[str, Any]] = {}
         for lane in lanes:
