@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is read on a node while its service starts, runs and stops."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.inferops.vllm.plugins.module_utils.deploy import deployed, drain, watch
+from ansible_collections.inferops.vllm.plugins.module_utils.deploy.deployed import Told, told
+
+UNIT = """[Service]
+ExecStartPre=-/usr/bin/docker rm --force vllm
+ExecStart=/usr/bin/docker run --rm --name vllm \\
+    --network host \\
+    image@sha256:0 \\
+    /model \\
+    --host 10.0.0.1 \\
+    --port 8001
+"""
+
+
+def test_where_a_unit_answers() -> None:
+    assert told(UNIT, "A=1\nVLLM_ENGINE_READY_TIMEOUT_S=3600\n") == Told("http://10.0.0.1:8001/health", "docker", 3600)
+    assert told(UNIT.replace("10.0.0.1", "0.0.0.0")).health_url == "http://127.0.0.1:8001/health"
+    assert told(UNIT.replace("10.0.0.1", "2001:db8::1")).health_url == "http://[2001:db8::1]:8001/health"
+    assert told(UNIT.replace("--port 8001", "--headless")) == Told("", "docker", 0)
+    assert told("[Service]\nExecStart=/opt/vllm/bin/vllm serve /model\n") == Told("http://127.0.0.1:8000/health", "", 0)
+    assert told("") == Told("", "", 0)
+
+
+def test_what_is_deployed() -> None:
+    record = json.dumps({"role": "worker", "rank": 1, "engine": "e", "number": 4})
+    assert deployed.release(record, '{"names": ["a", "b"]}') == {"role": "worker", "rank": 1, "engine": "e", "number": 4, "peers": ["a", "b"]}
+    assert deployed.release("", "") == {} and deployed.release("nonsense", "[]") == {}
+
+
+def test_earlier_releases() -> None:
+    names = ["1", "3", "10", "vllm-router-2", "x", "4.tmp"]
+    assert deployed.earlier(names, "vllm", 10) == [1, 3] and deployed.earlier(names, "vllm-router", 3) == [2]
+    assert deployed.earlier(names, "vllm", 1) == []
+
+
+def test_the_journal() -> None:
+    text = "\n".join(json.dumps(entry) for entry in (
+        {"MESSAGE": "one", "_SYSTEMD_INVOCATION_ID": "a", "__CURSOR": "c1"}, {"MESSAGE": list("zwö\x1b".encode()), "INVOCATION_ID": "b"},
+        {"MESSAGE": None}, {"MESSAGE": ["no bytes"]}, [1], "text")) + "\nnonsense\n"
+    assert watch.parse_journal(text) == [("one", "a", "c1"), ("zwö\x1b", "b", "")]
+
+
+def test_memory_of_both_versions_of_control_groups() -> None:
+    gib = 1024 ** 3
+    assert watch.parse_memory("anon %d\nfile 9\nshmem %d\n" % (gib, gib)) == 2.0
+    assert watch.parse_memory("cache 5\nrss 5\ntotal_rss %d\ntotal_cache 9\n" % gib) == 1.0
+    assert watch.parse_memory("file 9\n") is None and watch.parse_memory("anon x\n") is None
+
+
+def test_a_long_journal_keeps_its_begin_and_its_end() -> None:
+    text = "\n".join("line %d" % number for number in range(10000))
+    cut = watch.bounded(text, 100, 200)
+    assert len(cut) < 400 and cut.startswith("line 0\n") and cut.endswith("line 9999") and "characters left out" in cut
+    assert watch.bounded("short") == "short"
+
+
+def test_requests_that_are_left() -> None:
+    metrics = 'vllm:num_requests_running{engine="0",model_name="m"} 3.0\nvllm:num_requests_waiting{engine="0"} 2.0\nvllm:num_requests_running_x 9\n'
+    assert drain.parse_requests(metrics) == 5 and drain.parse_requests("") is None
+
+
+@given(st.text())
+def test_any_text_in_no_exception_out(text: str) -> None:
+    told(text, text)
+    deployed.release(text, text)
+    watch.parse_journal(text)
+    watch.parse_memory(text)
+    drain.parse_requests(text)
+
+
+@pytest.mark.parametrize("status, good", [(200, True), (503, False)])
+def test_health(status: int, good: bool) -> None:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert watch.healthy("http://127.0.0.1:%d/health" % server.server_port) is good
+        server.shutdown()
+    assert watch.healthy("http://127.0.0.1:1/health") is False
+
+
+def test_programs_that_are_not_there_or_hang(tmp_path: Path) -> None:
+    assert watch.run([str(tmp_path / "none")])[0] == 127
+    assert watch.run(["sleep", "5"], 0.1)[0] == 124
+
+
+def test_a_look_takes_the_last_end_from_the_look_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = iter([
+        "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\nNRestarts=0\nExecMainStatus=125\nExecMainCode=1\nInvocationID=a\n",
+        "LoadState=loaded\nActiveState=activating\nSubState=start-pre\nResult=success\nNRestarts=2\nExecMainStatus=0\nExecMainCode=0\nInvocationID=b\n"])
+    monkeypatch.setattr(watch, "run", lambda argv, seconds=0.0: (0, next(states) if argv[0] == "systemctl" else "", ""))
+    first = watch.look("vllm", Told("", "", 0), "c", {})
+    assert first["state"] == "waiting" and first["ended"] == "exit status 125" and first["headless"] is True
+    second = watch.look("vllm", Told("", "", 0), "c", first)
+    assert second["state"] == "failed" and second["why"].endswith("the last time with exit status 125") and watch.news(first, second)
