@@ -106,7 +106,7 @@ CAUSES: Dict[str, Cause] = {
     "storage_quota": Cause("storage", "Free space or raise the quota on the file system that the message names.", _REMEDIATE),
     "storage_access": Cause("storage", "Give the service's user access to the path, or correct the mount.", _REMEDIATE),
     "storage_io": Cause("storage", "Check the file system and its server; read the file once outside the engine.", _PREFLIGHT),
-    "oom_weights_load": Cause("oom_weights", "Spread the weights over more GPUs or use a smaller checkpoint: they do not fit; the context length does not matter yet.", _PLAN),
+    "oom_weights_load": Cause("oom_weights", "Spread the weights over more GPUs or use a smaller checkpoint: they do not fit, whatever the requests are.", _PLAN),
     "oom_kv_sizing": Cause("oom_kv_sizing", "Lower --max-num-seqs or raise --gpu-memory-utilization as the message says; more GPUs where neither is enough.", _PLAN),
     "oom_profile_warmup": Cause("oom_warmup", "Lower --max-num-batched-tokens or --gpu-memory-utilization a little: the profile run did not fit.", _PLAN),
     "oom_cudagraph": Cause("oom_warmup", "Lower --gpu-memory-utilization or capture fewer and smaller graphs.", _PLAN),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
@@ -52,6 +53,7 @@ def _index() -> List[Tuple[str, Tuple[Signature, ...]]]:
 _RANKS = {"noise": 3, "decoy": 2, "relay": 1, "root": 0}
 
 
+@functools.lru_cache(maxsize=4096)
 def match(text: str) -> Optional[Signature]:
     """The row that says what a line is: noise and decoys before relays before roots, and of several roots the weightiest."""
     best: Optional[Signature] = None

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rules of the verdict, one small composed log each."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Tuple
+
+import pytest
+
+from ansible_collections.inferops.vllm.plugins.module_utils.logs.diagnose import diagnose
+from ansible_collections.inferops.vllm.plugins.module_utils.logs.sources import Source
+
+BEGIN = """(APIServer pid=1) INFO 08-01 10:00:00 [api_server.py:1912] vLLM API server version 0.17.0
+(EngineCore pid=2) INFO 08-01 10:00:05 [core.py:97] Initializing a V1 LLM engine (v0.17.0) with config: model='/m'
+(Worker_TP0 pid=3) INFO 08-01 10:00:06 [parallel_state.py:1] world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://10.0.0.1:2 backend=nccl
+(Worker_TP0 pid=3) INFO 08-01 10:00:07 [parallel_state.py:2] rank 0 in world size 2 is assigned as DP rank 0, PP rank 0, TP rank 0, EP rank 0
+"""
+LOAD = """(Worker_TP0 pid=3) INFO 08-01 10:00:08 [gpu_model_runner.py:1] Starting to load model /m...
+(Worker_TP0 pid=3) INFO 08-01 10:01:00 [default_loader.py:1] Loading weights took 50.00 seconds
+(Worker_TP0 pid=3) INFO 08-01 10:01:01 [gpu_model_runner.py:2] Model loading took 97.25 GiB memory and 100.1 seconds
+"""
+READY = """(EngineCore pid=2) INFO 08-01 10:02:00 [core.py:282] init engine (profile, create kv cache, warmup model) took 58.00 seconds
+(APIServer pid=1) INFO 08-01 10:02:01 [api_server.py:1] Starting vLLM server on http://0.0.0.0:8000
+(APIServer pid=1) INFO:     Application startup complete.
+"""
+STOP = """(APIServer pid=1) INFO 08-01 11:00:00 [launcher.py:254] [shutdown] API server: shutdown triggered
+(APIServer pid=1) INFO 08-01 11:00:00 [core_client.py:777] [shutdown] MPClient: complete
+(APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] AsyncLLM output_handler failed.
+(APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] Traceback (most recent call last):
+(APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+INFO:     Application shutdown complete.
+"""
+RELAYS = """(EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] EngineCore encountered a fatal error.
+(EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] Traceback (most recent call last):
+(EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1]   File "/v/core.py", line 1, in run_busy_loop
+(EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] RuntimeError: Worker failed with error 'x', please check the stack trace above for the root cause
+(APIServer pid=1) ERROR 08-01 10:09:01 [async_llm.py:9] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+"""
+FAILED_START = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+
+
+def trace(where: str, error: str, time: str = "10:00:30", writer: str = "Worker_TP0 pid=3", first: str = "WorkerProc failed to start.") -> str:
+    head = "(%s) ERROR 08-01 %s [multiproc_executor.py:7] " % (writer, time)
+    return "".join(head + line + "\n" for line in (
+        first, "Traceback (most recent call last):", '  File "/v/vllm/v1/worker/gpu_worker.py", line 5, in %s' % where, "    call()", error))
+
+
+def judge(*logs: str, **named: str) -> Dict[str, Any]:
+    sources = [Source.from_bytes("log%d" % index, text.encode()) for index, text in enumerate(logs)]
+    sources += [Source.from_bytes(name, text.encode(), node=name) for name, text in named.items()]
+    return diagnose(sources)
+
+
+def said(verdict: Dict[str, Any]) -> Tuple[bool, str, str]:
+    return verdict["failed"], verdict["phase"], verdict["class"]
+
+
+def test_a_healthy_run() -> None:
+    verdict = judge(BEGIN + LOAD + READY)
+    assert said(verdict) == (False, "api_ready", "none") and verdict["first_failure"] is None
+
+
+def test_a_stop_is_no_failure() -> None:
+    verdict = judge(BEGIN + LOAD + READY + STOP)
+    assert said(verdict) == (False, "shutdown", "none") and verdict["confidence"] == "high"
+
+
+def test_the_same_lines_without_a_stop_are_a_failure() -> None:
+    """What makes them harmless is the stop before them."""
+    rest = STOP.split("\n", 2)[2]
+    assert said(judge(BEGIN + LOAD + READY + rest))[0]
+
+
+def test_allocator_warnings_of_a_healthy_run() -> None:
+    noise = "[rank6]:[W904 12:09:31.2 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 6 while trying to allocate 25 bytes (free: 1, total: 2).\n"
+    assert said(judge(BEGIN + LOAD + noise * 300 + READY)) == (False, "api_ready", "none")
+
+
+def test_a_retry_that_was_healed() -> None:
+    warned = "(Worker_TP0 pid=3) WARNING 08-01 10:00:20 [a.py:1] RuntimeError: The client socket has failed to connect to any network address of (10.0.0.1, 2).\n"
+    verdict = judge(BEGIN + warned + LOAD + READY)
+    assert said(verdict) == (False, "api_ready", "none") and any("became ready" in text for text in verdict["against"])
+
+
+def test_errors_of_requests_are_not_of_the_engine() -> None:
+    request = trace("create_completion", "ValueError: temperature must be in [0, 2]", "10:05:00", "APIServer pid=1", "Error creating something")
+    verdict = judge(BEGIN + LOAD + READY + request + "(APIServer pid=1) INFO 08-01 10:06:00 [loggers.py:2] Engine 000: Avg prompt throughput: 3.0 tokens/s, Running: 0 reqs\n")
+    assert not verdict["failed"]
+
+
+@pytest.mark.parametrize("where, cls, phase", [
+    ("load_model", "oom_weights", "weights_load"), ("profile_run", "oom_warmup", "engine_init"), ("capture_model", "oom_warmup", "engine_init"),
+    ("initialize_kv_cache", "oom_kv_sizing", "engine_init"), ("init_device", "gpu_busy", "device_init")])
+def test_memory_is_split_by_phase(where: str, cls: str, phase: str) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB. GPU 0 has a total capacity of 79.20 GiB of which 241.06 MiB is free."
+    verdict = judge(BEGIN + trace(where, error) + FAILED_START)
+    assert said(verdict) == (True, phase, cls)
+    assert "context" not in verdict["next_action"] and "max-model-len" not in verdict["next_action"]
+
+
+def test_memory_while_serving() -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB."
+    served = 'INFO:     10.0.0.9:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    assert said(judge(BEGIN + LOAD + READY + served + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (True, "decode", "oom_runtime")
+    assert said(judge(BEGIN + LOAD + READY + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (True, "prefill", "oom_runtime")
+
+
+def test_memory_of_another_process() -> None:
+    error = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.20 GiB of which 1.00 GiB is free. "
+             "Process 4711 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory in use.")
+    assert said(judge(BEGIN + trace("load_model", error))) == (True, "weights_load", "gpu_busy")
+
+
+def test_of_a_chain_the_original() -> None:
+    head = "(EngineCore pid=2) ERROR 08-01 10:00:30 [core.py:7] "
+    lines = ("EngineCore failed to start.", "Traceback (most recent call last):", '  File "/x/load.py", line 1, in read', "ModuleNotFoundError: No module named 'blobfile'", "",
+             "The above exception was the direct cause of the following exception:", "", "Traceback (most recent call last):", '  File "/x/t.py", line 1, in f',
+             "ImportError: blobfile is not installed.")
+    verdict = judge(BEGIN + "".join(head + line + "\n" for line in lines))
+    assert verdict["class"] == "dependency" and verdict["first_failure"]["text"].endswith("No module named 'blobfile'") and verdict["first_failure"]["line"] == 8
+
+
+def test_asynchronous_cuda_errors_are_not_where_they_are_reported() -> None:
+    first = trace("execute_model", "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`", "10:09:00", first="WorkerProc hit an exception.")
+    second = trace("execute_model", "RuntimeError: CUDA error: an illegal memory access was encountered", "10:09:01", "Worker_TP1 pid=4", "WorkerProc hit an exception.")
+    verdict = judge(BEGIN + LOAD + READY + first + second + RELAYS)
+    assert verdict["class"] == "cuda_crash" and "illegal memory access" in verdict["first_failure"]["text"]
+
+
+def test_the_cause_on_another_node_wins() -> None:
+    head = BEGIN + trace("init_device", "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", "10:10:00") + FAILED_START
+    worker = BEGIN.replace("rank=0", "rank=1") + trace("load_model", "ModuleNotFoundError: No module named 'fastsafetensors'", "10:11:00", "Worker_TP1 pid=9")
+    verdict = judge(head=head, worker=worker)
+    assert verdict["first_failure"]["node"] == "worker" and verdict["class"] == "dependency"
+
+
+def test_the_earliest_of_two_causes_wins_over_the_clock() -> None:
+    """The worker's clock is an hour ahead; the places in the group, printed together, tell by how much."""
+    head = BEGIN + LOAD + trace("execute_model", "RuntimeError: CUDA error: an illegal memory access was encountered", "10:01:10")
+    worker = BEGIN.replace(" 10:", " 11:") + trace("load_model", "safetensors_rust.SafetensorError: Error while deserializing header: header too small", "11:00:40", "Worker_TP1 pid=9")
+    verdict = judge(head=head, worker=worker)
+    assert verdict["skew"]["known"] and verdict["skew"]["offsets"]["worker"] == 3600
+    assert verdict["first_failure"]["node"] == "worker" and verdict["class"] == "weights"
+
+
+def test_skew_that_nobody_can_know_is_said() -> None:
+    verdict = judge(head=BEGIN, worker="ERROR 08-01 10:00:00 [a.py:1] x\n")
+    assert not verdict["skew"]["known"] and "as they stand" in verdict["skew"]["why"]
+
+
+def test_only_relays_is_an_abstention() -> None:
+    died = "(EngineCore pid=2) ERROR 08-01 10:09:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.\n"
+    verdict = judge(BEGIN + LOAD + READY + died + RELAYS)
+    assert verdict["class"] == "worker_lost" and verdict["first_failure"] is None and verdict["confidence"] == "low" and verdict["collect"]
+
+
+def test_nccl_without_its_warning_is_an_abstention() -> None:
+    verdict = judge(BEGIN + trace("init_worker_distributed_environment", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"))
+    assert verdict["class"] == "nccl_other" and verdict["first_failure"] is None and any("NCCL_DEBUG" in text for text in verdict["collect"])
+
+
+def test_a_hang_in_nvls() -> None:
+    verdict = judge(BEGIN + "b300:5824:5877 [0] NCCL INFO NVLS tuning: nChannels 24\n")
+    assert said(verdict) == (True, "distributed_init", "nccl_other") and verdict["first_failure"] is None
+
+
+def test_a_hang_of_one_node_names_it() -> None:
+    verdict = judge(head=BEGIN + LOAD, worker=BEGIN.split("(Worker_TP0", 1)[0])
+    assert verdict["failed"] and verdict["confidence"] != "high" and any(text.startswith("worker never reached") for text in verdict["why"])
+
+
+def test_a_start_that_goes_on_is_none_for_who_knows() -> None:
+    source = Source.from_bytes("x", (BEGIN + LOAD).encode())
+    assert not diagnose([source], unready_is_failure=False)["failed"]
+
+
+def test_kernel_lines_join_by_address() -> None:
+    kernel = "[71420.330127] NVRM: Xid (PCI:0000:6a:00): 79, pid=4711, GPU has fallen off the bus.\n"
+    crash = trace("execute_model", "RuntimeError: CUDA error: unspecified launch failure", "10:09:00", first="WorkerProc hit an exception.")
+    verdict = judge(node1=BEGIN + LOAD + READY + crash + RELAYS, dmesg=kernel)
+    assert verdict["class"] == "gpu_fault" and "Xid 79" in verdict["next_action"] and "0000:6a:00" in verdict["next_action"]
+
+
+def test_an_xid_that_a_program_causes_is_no_fault_of_the_gpu() -> None:
+    kernel = "[71420.330127] NVRM: Xid (PCI:0000:6a:00): 31, pid=4711, name=VLLM::Worker, Ch 00000010\n"
+    verdict = judge(node1=BEGIN + LOAD + READY + RELAYS, dmesg=kernel)
+    assert verdict["class"] == "cuda_crash"
+
+
+def test_a_stop_that_hangs() -> None:
+    unit = "Aug 01 11:01:30 node1 systemd[1]: vllm.service: State 'stop-sigterm' timed out. Killing.\n"
+    asked = STOP.split("\n", 1)[0] + "\n"
+    verdict = judge(BEGIN + LOAD + READY + asked, unit)
+    assert said(verdict) == (True, "shutdown", "shutdown_hang")
+
+
+def test_an_unknown_exception_is_told_with_little_confidence() -> None:
+    verdict = judge(BEGIN + LOAD + trace("profile_run", "FrobnicationError: the frob is out of reach"))
+    assert verdict["failed"] and verdict["confidence"] == "low" and "FrobnicationError" in verdict["first_failure"]["text"] and verdict["phase"] == "engine_init"
+
+
+def test_first_failure_is_the_line_of_the_file() -> None:
+    text = BEGIN + trace("load_model", "ValueError: Load format `fastsafe` is not supported")
+    verdict = judge(text)
+    found = verdict["first_failure"]
+    assert text.split("\n")[found["line"] - 1] == found["text"] and found["rank"] == "TP0"
+
+
+def test_a_second_start_counts() -> None:
+    failed = BEGIN + trace("load_model", "ValueError: Load format `fastsafe` is not supported") + FAILED_START
+    assert not judge(failed + (BEGIN + LOAD + READY).replace("pid=1)", "pid=11)"))["failed"]
+    assert judge(failed + BEGIN.replace("pid=1)", "pid=11)"))["class"] == "configuration"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "Hello, world\nthis is another program\n"])
+def test_other_logs_are_refused_in_words(text: str) -> None:
+    verdict = judge(text)
+    assert not verdict["failed"] and verdict["class"] == "none" and verdict["phase"] is None and verdict["collect"] and verdict["confidence"] == "low"
+
+
+def test_a_binary_file_is_named() -> None:
+    verdict = diagnose([Source.from_bytes("core", b"\x7fELF" + bytes(4000))])
+    assert verdict["refused"][0]["path"] == "core" and not verdict["failed"]
+
+
+def test_no_source_at_all() -> None:
+    assert diagnose([])["class"] == "none"
+
+
+def test_hostile_text_stays_text() -> None:
+    text = BEGIN + trace("load_model", "ValueError: \x1b]0;owned\x07<script>alert(1)</script>")
+    found = judge(text)
+    assert found["failed"] and "\x1b" not in found["next_action"] and all("\x1b" not in one for one in found["why"])
+
+
+def test_prefix_cache_without_hits_under_load() -> None:
+    line = "(APIServer pid=1) INFO 08-01 10:0%d:00 [loggers.py:1] Engine 000: Avg prompt throughput: %s tokens/s, Avg generation throughput: 80.1 tokens/s, Running: 3 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%%, Prefix cache hit rate: %s%%\n"
+    assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "5120.4", "0.0") for minute in range(3, 7)))["class"] == "prefix_cache"
+    assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "5120.4", "3.0") for minute in range(3, 7)))["class"] == "none"
+    assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "0.2", "0.0") for minute in range(3, 7)))["class"] == "none"
+
+
+def test_advisories_match_versions() -> None:
+    nccl = "(Worker_TP0 pid=3) INFO 08-01 10:00:07 [pynccl.py:69] vLLM is using nccl==%s\n"
+    hang = "b300:5824:5877 [0] NCCL INFO NVLS tuning: nChannels 24\n"
+    assert [one["id"] for one in judge(BEGIN + nccl % "2.30.7" + hang)["advisories"]] == ["nccl-nvls-hang"]
+    assert judge(BEGIN + nccl % "2.28.9" + hang)["advisories"] == []
+
+
+def test_the_timeline_has_a_lane_for_every_rank() -> None:
+    verdict = judge(head=BEGIN + LOAD + READY, worker=BEGIN.replace("TP0", "TP1"))
+    lanes = {(lane["node"], lane["rank"]): lane["reached"] for lane in verdict["timeline"]["lanes"]}
+    assert lanes[("head", "TP0")] == "engine_init" and lanes[("worker", "TP1")] == "distributed_init" and lanes[("head", "APIServer")] == "api_ready"
+    for lane in verdict["timeline"]["lanes"]:
+        assert all(band["start"] <= band["end"] for band in lane["phases"])
