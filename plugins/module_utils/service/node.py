@@ -222,7 +222,7 @@ class Node:
         if told == "deferred":
             self.warnings.append("systemd was not reloaded: %s runs with GPUs by --gpus, which a reload takes from it; the new unit is read at the next "
                                  "deployment that restarts it" % made.name)
-        number = self._number(made, plan.old)
+        number = self._number(made, plan.old, any(item.secret for item in changes))
         if not changed and told in ("none", "deferred"):
             return Answer(False, [], False, told, state, number, [], self.warnings, plan.old)
         if plan.start or plan.restart:
@@ -269,23 +269,21 @@ class Node:
             return
         reference = str(made.record["image"])
         code, out, err = self.run((kind, "image", "inspect", "--format", "{{.Id}}", reference), 60.0)
-        if code == 127 and self.check:
-            return
         if code:
-            if self.check and "no such image" in (out + err).lower():
-                self.warnings.append("the image %s is not on this node yet" % reference)
-                return
             said = " ".join(err.split())[:200] or "exit status %d" % code
+            if self.check:
+                self.warnings.append("the image %s is not on this node yet (%s)" % (reference, said))
+                return
             raise ReleaseError("the image %s is not on this node (%s); nothing was switched" % (reference, said))
         if not made.record.get("image_id"):
             made.record["image_id"] = out.strip()[:100]
 
-    def _number(self, made: Wanted, old: Mapping[str, Any]) -> int:
+    def _number(self, made: Wanted, old: Mapping[str, Any], other_secrets: bool) -> int:
         given = release.number_of(made.record)
         if given:
             return given
         here = release.number_of(old)
-        if here and old.get("files") == made.record["files"] and all(old.get(key) == made.record[key] for key in ("image", "runtime", "venv")):
+        if here and not other_secrets and old.get("files") == made.record["files"] and all(old.get(key) == made.record[key] for key in ("image", "runtime", "venv")):
             return here
         return max([here] + self._numbers(made.name)) + 1
 
@@ -312,7 +310,8 @@ class Node:
         code, out, err = self.run(("systemctl", "show", "--no-pager", "--property=" + PROPERTIES, name + ".service", render.LINK_UNIT), 30.0)
         found = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in re.split(r"\n\s*\n", out.strip())]
         if code or not found or "ActiveState" not in found[0]:
-            if self.check and code == 127:
+            if self.check:
+                # Nothing is installed yet, or systemd does not run: a look says what would be, and a run says what is wrong.
                 return {}, {}
             raise ReleaseError("systemd does not say how %s.service is: %s" % (name, " ".join(err.split())[:200] or "exit status %d" % code))
         return found[0], found[1] if len(found) > 1 else {}

@@ -275,9 +275,16 @@ def test_rollback_goes_back_step_by_step_and_forward_by_a_deployment(fake: Fake)
     assert text(fake, "/etc/vllm/secrets.env") == "VLLM_API_KEY=k5\n"
     assert json.loads(text(fake, "/etc/vllm/release.json"))["rolled_back_from"] == 5
     assert here(fake).roll_back("vllm").number == 3 and here(fake).roll_back("vllm", 5).number == 5
+    assert json.loads(text(fake, "/etc/vllm/release.json")).get("rolled_back_from") == 3
     same = deploy(fake, entry(overrides={"max-num-seqs": 5}), secrets={"VLLM_API_KEY": "k5"})
     assert (same.changed, same.number) == (False, 5)
     assert deploy(fake, entry(overrides={"max-num-seqs": 9}), secrets={"VLLM_API_KEY": "k5"}).number == 6
+
+
+def test_new_secrets_are_a_release_of_their_own(fake: Fake) -> None:
+    deploy(fake, entry(), secrets={"VLLM_API_KEY": "k1"})
+    assert deploy(fake, entry(), secrets={"VLLM_API_KEY": "k2"}).number == 2
+    assert here(fake).roll_back("vllm").number == 1 and text(fake, "/etc/vllm/secrets.env") == "VLLM_API_KEY=k2\n"
 
 
 def test_a_rollback_that_cannot_be_is_refused(fake: Fake) -> None:
