@@ -12,6 +12,7 @@ from .conf import HEADER, LOAD_FOLDERS, MODPROBE_FOLDERS, blocked, loads
 from .explain import Reason, loading, plain, telling, unloading
 
 LIMIT = 120
+PEER_SYMBOL = "ib_register_peer_memory_client"
 OWN_LOAD = "/etc/modules-load.d/inferops-vllm-%s.conf"
 OWN_BLOCK = "/etc/modprobe.d/inferops-vllm-%s.conf"
 
@@ -147,13 +148,18 @@ def _expected(node: Node, module: str) -> Optional[Reason]:
     if module != "nvidia_peermem":
         return None
     info = node.run(["modinfo", module], 30)
-    symbol = node.run(["grep", "-m1", "-wE", "ib_register_peer_memory_client", "/proc/kallsyms"], 30)
-    facts: Dict[str, Any] = {
-        "present": info.rc == 0, "legacy_loaded": is_loaded(node, "nv_peer_mem"), "log": [],
-        "ib_symbol": {0: True, 1: False}.get(symbol.rc),
-    }
+    facts: Dict[str, Any] = {"present": info.rc == 0, "legacy_loaded": is_loaded(node, "nv_peer_mem"), "log": [], "ib_symbol": _peer_symbol(node)}
     why = why_not(facts, parse_modinfo(info.out))
-    return Reason("expected", why, "", []) if why and "ib_register_peer_memory_client" not in why else None
+    return Reason("expected", why, "", []) if why else None
+
+
+def _peer_symbol(node: Node) -> Optional[bool]:
+    """Whether the RDMA core has the peer memory interface: the one that is loaded, or, where none is, one that would be. None: not known."""
+    loaded = node.run(["grep", "-m1", "-wE", PEER_SYMBOL, "/proc/kallsyms"], 30)
+    if loaded.rc == 0 or is_loaded(node, "ib_core"):
+        return {0: True, 1: False}.get(loaded.rc)
+    on_disk = node.run(["grep", "-m1", "-w", "symbol:" + PEER_SYMBOL, "/lib/modules/%s/modules.symbols" % _kernel(node)], 30)
+    return {0: True, 1: False}.get(on_disk.rc)
 
 
 def summary(outcomes: Sequence[Tuple[str, Outcome]]) -> Dict[str, Any]:

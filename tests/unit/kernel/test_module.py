@@ -32,6 +32,7 @@ class Linux:
         self.users: list[dict[str, Any]] = []
         self.files: dict[str, str] = {"/proc/sys/kernel/osrelease": "6.1.0\n"}
         self.depends = "nvidia,ib_core"
+        self.symbol = {"kallsyms": 1, "modules.symbols": 0}
         self.calls: list[str] = []
 
     def run(self, argv: Sequence[str], limit: int) -> Ran:
@@ -62,7 +63,7 @@ class Linux:
             field = argv[2] if argv[1] == "-F" else ""
             return Ran(0, {"version": self.disk, "license": self.licence}.get(field, "depends:        %s" % self.depends) + "\n")
         if argv[0] == "grep":
-            return Ran(1, "")
+            return Ran(self.symbol.get(name.rsplit("/", 1)[1], 2), "")
         if argv[0] == "dmesg":
             return Ran(0, self.dmesg)
         if argv[:2] == ["systemctl", "is-active"]:
@@ -138,9 +139,10 @@ def test_a_refusal_is_explained_and_nothing_is_persisted() -> None:
     assert not result["changed"] and result["failed_modules"][0]["kind"] == "unknown_symbol" and result["loaded"] == []
 
 
-@pytest.mark.parametrize("what", ["absent", "built without", "legacy"])
+@pytest.mark.parametrize("what", ["absent", "built without", "legacy", "core without", "no core with it on disk"])
 def test_check_mode_sees_what_would_refuse(what: str) -> None:
-    linux = Linux(*(["nv_peer_mem"] if what == "legacy" else []))
+    linux = Linux(*(["nv_peer_mem"] if what == "legacy" else ["ib_core"] if what == "core without" else []))
+    linux.symbol["modules.symbols"] = 1 if what == "no core with it on disk" else 0
     if what == "absent":
         linux.refused["nvidia_peermem"] = "absent"
     if what == "built without":
@@ -150,7 +152,12 @@ def test_check_mode_sees_what_would_refuse(what: str) -> None:
 
 
 def test_check_mode_does_not_guess() -> None:
-    assert not module.present(Linux().node, "nvidia_peermem", False, True, True).failed
+    linux = Linux()
+    assert not module.present(linux.node, "nvidia_peermem", False, True, True).failed
+    linux.symbol = {"kallsyms": 2, "modules.symbols": 2}
+    assert not module.present(linux.node, "nvidia_peermem", False, True, True).failed, "what cannot be read is not held against it"
+    linux.symbol, linux.loaded = {"kallsyms": 0}, ["ib_core"]
+    assert not module.present(linux.node, "nvidia_peermem", False, True, True).failed
 
 
 def test_a_module_goes_and_stays_away() -> None:
