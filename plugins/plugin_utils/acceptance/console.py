@@ -34,7 +34,8 @@ def terminal(document: Mapping[str, Any], width: int = 110, where: str = "") -> 
         status = stage["status"]
         head = "%s %d %s %s %s" % (SIGNS.get(status, "?"), number, pad(TITLES[stage["stage"]], 13), pad(words(status), 13),
                                    "%6.1f s" % stage["seconds"] if stage["seconds"] else "        ")
-        lines.append((cut("%s  %s" % (head, plain(stage["summary"])), width), COLORS.get(status)))
+        for position, text in enumerate(wrap(plain(stage["summary"]), max(30, width - 44), 3) or [""]):
+            lines.append((("%s  %s" % (head, text) if not position else " " * 44 + text).rstrip(), COLORS.get(status)))
     for title, kind, color in (("What failed", "fail", "red"), ("What could not be looked at", "unknown", "purple"), ("Worth a look", "warn", "yellow")):
         found = [f for stage in document["stages"] for f in stage["findings"] if f["status"] == kind]
         if found:
