@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
@@ -61,13 +61,26 @@ def examples() -> List[Example]:
             row = json.loads(line)
             files = tuple(SHARED / "cases" / name for name in [row["log_file"]] + row.get("extra_logs", []))
             abstain = row.get("root_in_log") == "no"
-            found.append(Example(row["id"], "case", files, True, row["phase"], row["class"], "" if abstain else row.get("first_error") or "", row.get("first_error_file") or ""))
+            found.append(
+                Example(
+                    row["id"],
+                    "case",
+                    files,
+                    True,
+                    row["phase"],
+                    row["class"],
+                    "" if abstain else row.get("first_error") or "",
+                    row.get("first_error_file") or "",
+                )
+            )
     truth = SHARED / "logs" / "truth.jsonl"
     if truth.exists():
         for line in truth.read_text().splitlines():
             row = json.loads(line)
             files = tuple(SHARED / "logs" / name for name in row["files"])
-            found.append(Example(row["name"], "run", files, row["failed"], row["phase"], row["class"], row["first_failure"] or "", row["first_failure_file"] or ""))
+            found.append(
+                Example(row["name"], "run", files, row["failed"], row["phase"], row["class"], row["first_failure"] or "", row["first_failure_file"] or "")
+            )
     return found
 
 
@@ -152,12 +165,26 @@ def rows() -> Iterator[str]:
     yield "%-14s %-22s %5s %7s %7s %7s %12s %7s %16s" % ("diagnosis", "logs", "count", "phase", "class", "line", "false alarms", "missed", "sure but wrong")
     for name, judge in (("ours", ours), ("first ERROR", first_error), ("last ERROR", last_error)):
         for title, chosen in (
-                ("all", everything), ("real runs", [one for one in everything if one.kind == "run"]), ("composed cases", [one for one in everything if one.kind == "case"]),
-                ("half developed on", [one for one in everything if one.half == "developed"]), ("half held out", [one for one in everything if one.half == "held out"])):
+            ("all", everything),
+            ("real runs", [one for one in everything if one.kind == "run"]),
+            ("composed cases", [one for one in everything if one.kind == "case"]),
+            ("half developed on", [one for one in everything if one.half == "developed"]),
+            ("half held out", [one for one in everything if one.half == "held out"]),
+        ):
             found = score(chosen, judge)
             share = [100.0 * value / max(found.count, 1) for value in (found.phase, found.cls, found.line)]
             yield "%-14s %-22s %5d %6.1f%% %6.1f%% %6.1f%% %6d of %-3d %7d %16d" % (
-                name, title, found.count, share[0], share[1], share[2], found.false_alarms, found.healthy, found.missed, found.sure_but_wrong)
+                name,
+                title,
+                found.count,
+                share[0],
+                share[1],
+                share[2],
+                found.false_alarms,
+                found.healthy,
+                found.missed,
+                found.sure_but_wrong,
+            )
     yield ""
     yield "classes taken for another (truth -> ours):"
     for (truth, said), count in sorted(score(everything, ours).confusion.items()):
@@ -169,19 +196,26 @@ def large_log(target: pathlib.Path, size: int) -> None:
     source = sorted((SHARED / "logs").glob("mn_tp2_kill9_remote_worker_midrequest.head.log"))
     data = source[0].read_bytes()
     cut = data.rindex(b"\n", 0, data.index(b"ERROR")) + 1
-    served = [b'INFO:     10.0.0.%d:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK\n' % (number % 250, 1024 + number % 60000) for number in range(max(0, size - len(data)) // 68)]
+    served = [
+        b'INFO:     10.0.0.%d:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK\n' % (number % 250, 1024 + number % 60000)
+        for number in range(max(0, size - len(data)) // 68)
+    ]
     target.write_bytes(data[:cut] + b"".join(served) + data[cut:])
 
 
 def speed() -> Iterator[str]:
     """Time and memory of a verdict in a process of its own, Python's start included."""
-    code = ("import sys, resource; sys.path.insert(0, sys.argv[2])\n"
-            "from ansible_collections.inferops.vllm.plugins.module_utils.logs import diagnose, sources\n"
-            "d = diagnose.diagnose([sources.Source.from_path(sys.argv[1])]); print(d['class'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)")
+    code = (
+        "import sys, resource; sys.path.insert(0, sys.argv[2])\n"
+        "from ansible_collections.inferops.vllm.plugins.module_utils.logs import diagnose, sources\n"
+        "d = diagnose.diagnose([sources.Source.from_path(sys.argv[1])]); print(d['class'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "large.log"
         large_log(path, 2_000_000)
-        collections_root = next((str(parent) for parent in (ROOT / "collections", *ROOT.parents) if (parent / "ansible_collections" / "inferops").exists()), str(ROOT))
+        collections_root = next(
+            (str(parent) for parent in (ROOT / "collections", *ROOT.parents) if (parent / "ansible_collections" / "inferops").exists()), str(ROOT)
+        )
         best, said = 1e9, ""
         for _try in range(5):
             started = time.monotonic()
@@ -206,7 +240,13 @@ def inferguard(program: str) -> Iterator[str]:
         named += example.failed and answer not in ("", "not_enough_evidence", "server_crash")
         alarms += not example.failed and answer not in ("", "not_enough_evidence")
         said[("failure: " if example.failed else "healthy: ") + (answer or "nothing")] += 1
-    yield "inferguard on the real runs: names a cause for %d of %d failures, a failure for %d of %d healthy runs and stops; no answer for %d" % (named, failed, alarms, healthy, crashed)
+    yield "inferguard on the real runs: names a cause for %d of %d failures, a failure for %d of %d healthy runs and stops; no answer for %d" % (
+        named,
+        failed,
+        alarms,
+        healthy,
+        crashed,
+    )
     for word, count in sorted(said.items(), key=lambda item: (-item[1], item[0])):
         yield "  %3d %s" % (count, word)
 
@@ -221,7 +261,11 @@ def _ask(program: str, example: Example) -> Optional[str]:
         out = pathlib.Path(folder) / "out"
         done = subprocess.run(
             [program, "classify-failures", "--job-dir", str(target.parents[2]), "--output-dir", str(out), "--json-only"],
-            capture_output=True, text=True, check=False, timeout=120)
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         try:
             document = json.loads((out / "failure_classification.json").read_text())
         except (OSError, ValueError):

@@ -8,8 +8,8 @@ traceback makes interesting. The rules are told in docs/DIAGNOSIS.md.
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import PurePath
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import advisories, phases, reader, verdict
@@ -114,7 +114,7 @@ class Stream:
     @property
     def lane(self) -> str:
         """Name to show for it."""
-        return self.node or os.path.basename(self.name)
+        return self.node or _base(self.name)
 
 
 _FRAME_LINE = re.compile(r'\s*(?:\||\+)?\s*File "')
@@ -197,8 +197,10 @@ def _take(stream: Stream, event: Event, versions: Dict[str, str], words: List[st
             versions.setdefault(name, value)
         found = _MULTI.search(line)
         if found and int(found.group(1)) >= 1:
-            stream.multi = stream.multi or found.group(0).startswith(("nnodes", "--nnodes")) and int(found.group(1)) > 1 or found.group(0).startswith("node_rank")
-    if "\" 500 " in line and "POST /" in line:
+            stream.multi = (
+                stream.multi or (found.group(0).startswith(("nnodes", "--nnodes")) and int(found.group(1)) > 1) or found.group(0).startswith("node_rank")
+            )
+    if '" 500 ' in line and "POST /" in line:
         stream.refused_requests += 1
     if _SILENCE.match(line):
         stream.silent_note = line.strip()[:200]
@@ -231,8 +233,26 @@ def _marked(stream: Stream, event: Event, marker: Marker, line: str) -> None:
             stream.rates.append((float(rate.group(1)), float(rate.group(3))))
             if stream.rate_line is None and float(rate.group(1)) > 0:
                 stream.rate_line = Hit(
-                    stream.index, event.line, event.line, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, None, 0,
-                    "prefix_cache", "prefix_cache_ineffective", event.text[:1000], event.raw, "prefill", "serving", False)
+                    stream.index,
+                    event.line,
+                    event.line,
+                    event.time,
+                    event.clock,
+                    event.node,
+                    event.process,
+                    event.rank,
+                    event.pid,
+                    event.level,
+                    None,
+                    0,
+                    "prefix_cache",
+                    "prefix_cache_ineffective",
+                    event.text[:1000],
+                    event.raw,
+                    "prefill",
+                    "serving",
+                    False,
+                )
         if any(mark.marker.stage == marker.stage for mark in stream.marks[-3:]):
             return
     world = _WORLD.search(line)
@@ -318,8 +338,26 @@ def _weight(row: Signature, event: Event, text: str) -> int:
 
 def _make(stream: Stream, event: Event, at: int, row: Optional[Signature], weight: int, cls: str, cause: str, text: str, phase: str, stage: str) -> Hit:
     return Hit(
-        stream.index, event.line, at, event.time, event.clock, event.node, event.process, event.rank, event.pid, event.level, row, weight, cls, cause,
-        text[:4000], event.raw_at(at) or text[:4000], phase, stage, any(number == at for _text, number in event.exceptions))
+        stream.index,
+        event.line,
+        at,
+        event.time,
+        event.clock,
+        event.node,
+        event.process,
+        event.rank,
+        event.pid,
+        event.level,
+        row,
+        weight,
+        cls,
+        cause,
+        text[:4000],
+        event.raw_at(at) or text[:4000],
+        phase,
+        stage,
+        any(number == at for _text, number in event.exceptions),
+    )
 
 
 # -- judging
@@ -359,9 +397,7 @@ class _Case:
             for hit in stream.hits:
                 if hit.at < start:
                     before.append(hit)
-                elif asked is not None and hit.at > asked:
-                    continue
-                elif stopped is not None and hit.row is not None and hit.row.role == "relay" and self.when(stream.index, hit.time) >= stopped - 2:
+                elif (asked is not None and hit.at > asked) or (stopped is not None and _relayed(hit) and self.when(stream.index, hit.time) >= stopped - 2):
                     continue
                 elif ready is not None and hit.at < ready and not _lasting(hit):
                     self._healed(hit)
@@ -373,7 +409,12 @@ class _Case:
             at = min(self.when(stream.index, _ready_time(stream, start)) for stream, start in zip(self.streams, segments))
             kept = []
             for hit in hits:
-                if self.when(hit.stream, hit.time) < at - 1 and hit.clock in ("wall", "near") and _ready_line(self.streams[hit.stream], 0) is None and not _lasting(hit):
+                if (
+                    self.when(hit.stream, hit.time) < at - 1
+                    and hit.clock in ("wall", "near")
+                    and _ready_line(self.streams[hit.stream], 0) is None
+                    and not _lasting(hit)
+                ):
                     self._healed(hit)
                 else:
                     kept.append(hit)
@@ -395,7 +436,9 @@ class _Case:
 
     def _healed(self, hit: Hit) -> None:
         if len(self.against) < 8:
-            self.against.append("%s:%d looked like %s, but the engine became ready after it" % (os.path.basename(self.streams[hit.stream].name), hit.at, hit.cls or "a failure"))
+            self.against.append(
+                "%s:%d looked like %s, but the engine became ready after it" % (_base(self.streams[hit.stream].name), hit.at, hit.cls or "a failure")
+            )
 
     def _asked_line(self, stream: Stream, start: int) -> Optional[int]:
         """Line from which on a stop that somebody asked for was going on: asked before anything had failed."""
@@ -411,7 +454,7 @@ class _Case:
 
     def _stop_asked(self) -> Optional[float]:
         """When the first stop was asked for on any node, corrected; None when none was, or when it was only the end of a failure."""
-        times = []
+        times: List[float] = []
         for stream in self.streams:
             start = _segment(stream)
             line = self._asked_line(stream, start)
@@ -471,9 +514,7 @@ class _Case:
         """Corrected time of a hit; vLLM logs whole seconds, so a line of PyTorch or NCCL just before it in the same second tells the rest."""
         time = hit.time
         if time is not None and time == int(time):
-            near = [
-                other.time for other in self.streams[hit.stream].hits
-                if other.time is not None and other.at < hit.at and time < other.time < time + 1]
+            near = [other.time for other in self.streams[hit.stream].hits if other.time is not None and other.at < hit.at and time < other.time < time + 1]
             if near:
                 time = near[0]
         return self.when(hit.stream, time)
@@ -583,8 +624,18 @@ class _Case:
         if len(self.streams) > 1 and len(nodes) > 1:
             self.collect.append("link and port counters of both nodes at that time")
             action, remedy = verdict.action_of("rendezvous_unreachable")
-            return self._document(True, phase, "rendezvous", "rendezvous_unreachable", root, hits, "medium",
-                                  "Check the link between the nodes at that time: a call to the workers was never answered.", remedy, "execute-timeout")
+            return self._document(
+                True,
+                phase,
+                "rendezvous",
+                "rendezvous_unreachable",
+                root,
+                hits,
+                "medium",
+                "Check the link between the nodes at that time: a call to the workers was never answered.",
+                remedy,
+                "execute-timeout",
+            )
         self.collect.extend(("a stack dump of the hanging worker (py-spy) or the kernel log of its node", "the logs of the other nodes, if there are any"))
         action, remedy = verdict.action_of("silent_worker_death")
         return self._document(True, phase, "worker_lost", "silent_worker_death", None, hits, "low", action, remedy, "execute-timeout", best=root)
@@ -623,8 +674,7 @@ class _Case:
         place = _place(stream, hit)
         dead = "Failed core proc(s): {'" in hit.text
         compiling = "jit-progress" in stream.quiet or place[1] == "compile"
-        quiet = hit.time is not None and hit.clock == "wall" and any(
-            mark.time is not None and hit.time - mark.time >= 300 for mark in stream.marks[-1:])
+        quiet = hit.time is not None and hit.clock == "wall" and any(mark.time is not None and hit.time - mark.time >= 300 for mark in stream.marks[-1:])
         if dead or not (compiling or quiet):
             return None
         self.why.append("the front end gave up while the engine was still at work: no process says that it failed")
@@ -693,7 +743,18 @@ class _Case:
             return self._document(False, phase, "none", "", None, [], "high", "Nothing to do.", "", "")
         # A process that is killed says nothing: an end while serving looks the same whether the server lives or is gone.
         self.against.append("the log ends while the engine serves; if the process is gone, these logs do not say why")
-        return self._document(False, phase, "none", "", None, [], "medium", "Nothing to do if the server still answers; if it is gone, fetch its exit code and the kernel log.", "", "")
+        return self._document(
+            False,
+            phase,
+            "none",
+            "",
+            None,
+            [],
+            "medium",
+            "Nothing to do if the server still answers; if it is gone, fetch its exit code and the kernel log.",
+            "",
+            "",
+        )
 
     def _no_hits(self) -> Optional[Dict[str, Any]]:
         """Prefix cache without a hit under real load, from the counters that the engine logs itself."""
@@ -701,7 +762,9 @@ class _Case:
             loaded = [rate for prompt, rate in stream.rates if prompt >= 50]
             if len(loaded) >= 2 and not any(rate for _prompt, rate in stream.rates) and stream.rate_line is not None:
                 self.why.append("%d reports under load, all with a prefix-cache hit rate of 0.0%%" % len(loaded))
-                self.collect.extend(("two request bodies that should share a prefix", "vllm:cache_config_info and the prefix-cache counters of the running server"))
+                self.collect.extend(
+                    ("two request bodies that should share a prefix", "vllm:cache_config_info and the prefix-cache counters of the running server")
+                )
                 action, remedy = verdict.action_of("prefix_cache_ineffective")
                 return self._document(True, "prefill", "prefix_cache", "prefix_cache_ineffective", stream.rate_line, [], "low", action, remedy, "prefix-zero")
         return None
@@ -730,7 +793,9 @@ class _Case:
         action, remedy = verdict.action_of(cause)
         if not self.unready:
             return self._document(False, phase, "none", "", None, [], "low", "Wait: the start goes on.", "", "")
-        return self._document(True, phase, cls, cause, None, [], "medium" if note or stage in ("headless", "nvls_tuning") else "low", text or action, remedy, "hang-%s" % stage)
+        return self._document(
+            True, phase, cls, cause, None, [], "medium" if note or stage in ("headless", "nvls_tuning") else "low", text or action, remedy, "hang-%s" % stage
+        )
 
     def _hang_class(self, phase: str, stage: str) -> Tuple[str, str, str]:
         if stage == "nvls_tuning":
@@ -740,7 +805,11 @@ class _Case:
         if phase == "distributed_init":
             return "rendezvous", "rendezvous_missing_rank", ""
         if phase == "weights_load" and stage == "read" and any(stream.multi for stream in self.streams):
-            return "rendezvous", "gloo_ifname", "Set VLLM_HOST_IP on every node to an address that the others reach: after the weights the ranks could not find each other."
+            return (
+                "rendezvous",
+                "gloo_ifname",
+                "Set VLLM_HOST_IP on every node to an address that the others reach: after the weights the ranks could not find each other.",
+            )
         if phase == "weights_load":
             return "startup_timeout", "slow_weights", ""
         return "startup_timeout", "startup_timeout", ""
@@ -750,7 +819,9 @@ class _Case:
         self.why.append("no line of vLLM, of its libraries or of the kernel was recognised" if self.stats.lines else "there is nothing to read")
         self.why.extend(refused[:5])
         self.collect.append("the engine's own log from its start, standard error included")
-        return self._document(False, "", "none", "", None, [], "low", "Give the log of the vLLM server (and the kernel log of its node): these hold nothing of it.", "", "")
+        return self._document(
+            False, "", "none", "", None, [], "low", "Give the log of the vLLM server (and the kernel log of its node): these hold nothing of it.", "", ""
+        )
 
     def _missing_nodes(self) -> None:
         if len(self.streams) == 1:
@@ -759,30 +830,46 @@ class _Case:
     def _contested(self, root: Hit, hits: List[Hit], cls: str) -> bool:
         """Another certain cause of another class stands earlier, in a stream whose clock cannot be compared."""
         return any(
-            hit.weight >= _SURE and hit.cls != root.cls and hit.stream != root.stream and (hit.clock == "boot" or root.clock == "boot" or hit.time is None or root.time is None)
-            for hit in hits)
+            hit.weight >= _SURE
+            and hit.cls != root.cls
+            and hit.stream != root.stream
+            and (hit.clock == "boot" or root.clock == "boot" or hit.time is None or root.time is None)
+            for hit in hits
+        )
 
     def _evidence(self, root: Hit, hits: List[Hit]) -> None:
         relays = sum(1 for hit in hits if hit.row is not None and hit.row.role == "relay")
         if root.row is not None:
-            self.why.append("signature %s at %s:%d" % (root.row.id, os.path.basename(self.streams[root.stream].name), root.at))
+            self.why.append("signature %s at %s:%d" % (root.row.id, _base(self.streams[root.stream].name), root.at))
         else:
-            self.why.append("no signature knows it; it is the first exception or error at %s:%d" % (os.path.basename(self.streams[root.stream].name), root.at))
+            self.why.append("no signature knows it; it is the first exception or error at %s:%d" % (_base(self.streams[root.stream].name), root.at))
         if root.phase:
             self.why.append("the traceback ran through %s" % root.stage)
         if relays:
             self.why.append("%d lines only relay it" % relays)
         others = [hit for hit in hits if hit is not root and hit.root and hit.weight >= _LIKELY and hit.cls != root.cls]
         for hit in others[:3]:
-            self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, os.path.basename(self.streams[hit.stream].name), hit.at))
+            self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, _base(self.streams[hit.stream].name), hit.at))
         for hit in hits:
             if hit.row is not None and hit.row.id == "xid" and hit is not root:
                 found = verdict.xid(hit.text)
                 if found:
                     self.why.append("kernel: Xid %d on %s: %s" % (found[1], found[0], found[3]))
 
-    def _document(self, failed: bool, phase: str, cls: str, cause: str, root: Optional[Hit], hits: List[Hit], confidence: str, action: str, remedy: str,
-                  signature: str, best: Optional[Hit] = None) -> Dict[str, Any]:
+    def _document(
+        self,
+        failed: bool,
+        phase: str,
+        cls: str,
+        cause: str,
+        root: Optional[Hit],
+        hits: List[Hit],
+        confidence: str,
+        action: str,
+        remedy: str,
+        signature: str,
+        best: Optional[Hit] = None,
+    ) -> Dict[str, Any]:
         if not failed and self.stats.refused and confidence == "high":
             confidence = "medium"
         for name, sentence in self.stats.refused[:5]:
@@ -796,31 +883,52 @@ class _Case:
         if any("allocator-retry" in stream.quiet for stream in self.streams):
             described += "\nmemory allocation failed with OOM"
         return {
-            "failed": failed, "phase": phase or None, "class": cls,
+            "failed": failed,
+            "phase": phase or None,
+            "class": cls,
             "first_failure": self._place_of(root) if root is not None else None,
             "relays": [self._place_of(hit) for hit in relays[:MAX_RELAYS]],
-            "confidence": confidence, "next_action": step, "collect": _unique(self.collect),
-            "why": _unique(self.why), "against": _unique(self.against), "signature": signature, "cause": cause, "remedy": call or None,
+            "confidence": confidence,
+            "next_action": step,
+            "collect": _unique(self.collect),
+            "why": _unique(self.why),
+            "against": _unique(self.against),
+            "signature": signature,
+            "cause": cause,
+            "remedy": call or None,
             "best_visible": self._place_of(best) if best is not None else None,
             "advisories": advisories.matching(cls, self.versions, described),
-            "versions": dict(self.versions), "timeline": self._timeline(root, relays), "lines": self.stats.lines, "bytes": self.stats.bytes,
-            "skew": self.skew_note, "refused": [{"path": name, "why": sentence} for name, sentence in self.stats.refused[:50]],
+            "versions": dict(self.versions),
+            "timeline": self._timeline(root, relays),
+            "lines": self.stats.lines,
+            "bytes": self.stats.bytes,
+            "skew": self.skew_note,
+            "refused": [{"path": name, "why": sentence} for name, sentence in self.stats.refused[:50]],
         }
 
     def _place_of(self, hit: Optional[Hit]) -> Optional[Dict[str, Any]]:
         if hit is None:
             return None
         stream = self.streams[hit.stream]
-        return {"text": hit.raw, "file": stream.name, "line": hit.at, "node": hit.node or stream.node, "rank": hit.rank,
-                "time": hit.time if hit.clock in ("wall", "near") else None, "process": hit.process}
+        return {
+            "text": hit.raw,
+            "file": stream.name,
+            "line": hit.at,
+            "node": hit.node or stream.node,
+            "rank": hit.rank,
+            "time": hit.time if hit.clock in ("wall", "near") else None,
+            "process": hit.process,
+        }
 
     def _timeline(self, root: Optional[Hit], relays: List[Hit]) -> Dict[str, Any]:
         lanes: Dict[Tuple[str, str], Dict[str, Any]] = {}
         for stream in self.streams:
+            ranks = {mark.pid: mark.rank for mark in stream.marks if mark.pid and mark.rank and not mark.rank.isdigit()}
             for mark in stream.marks:
                 if mark.time is None:
                     continue
-                name = mark.rank or mark.process
+                # A worker is called by its pid until it knows its rank.
+                name = ranks.get(mark.pid, mark.rank) or mark.process
                 lane = lanes.setdefault((stream.lane, name), {"node": stream.lane, "rank": name, "phases": [], "reached": ""})
                 time = self.when(stream.index, mark.time)
                 bands = lane["phases"]
@@ -837,6 +945,14 @@ class _Case:
 
 
 # -- small questions about one stream
+
+
+def _base(name: str) -> str:
+    return PurePath(name).name or name
+
+
+def _relayed(hit: Hit) -> bool:
+    return hit.row is not None and hit.row.role == "relay"
 
 
 def _fatal(hit: Hit) -> bool:
@@ -943,7 +1059,11 @@ def _skew(streams: List[Stream]) -> Tuple[Dict[str, float], Dict[str, Any]]:
             offsets[name] = middle if abs(middle) > SKEW_SECONDS else 0.0
     note["known"] = len(offsets) > 1
     note["offsets"] = {name: round(value, 3) for name, value in offsets.items()}
-    note["why"] = "from the moment at which the ranks learned their places in the group" if note["known"] else "no event that two nodes share: times of different nodes are compared as they stand"
+    note["why"] = (
+        "from the moment at which the ranks learned their places in the group"
+        if note["known"]
+        else "no event that two nodes share: times of different nodes are compared as they stand"
+    )
     return offsets, note
 
 

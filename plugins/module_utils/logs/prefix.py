@@ -19,7 +19,13 @@ BYTES_PER_TOKEN = 4.0
 """Rule of thumb for English text where no tokenizer is given."""
 VOLATILE = (
     ("time stamp", re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2})?|\b\d{1,2}:\d{2}(?::\d{2})?\b|\b1[6-9]\d{8}(?:\d{3})?\b")),
-    ("identifier", re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b|\b(?:sess|session|req|request|trace|user|conv|chat|run)[-_]?(?:id)?[-_:= ]{1,3}[\w-]{4,64}|\b[0-9a-f]{16,64}\b")),
+    (
+        "identifier",
+        re.compile(
+            r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b|"
+            r"\b(?:sess|session|req|request|trace|user|conv|chat|run)[-_]?(?:id)?[-_:= ]{1,3}[\w-]{4,64}|\b[0-9a-f]{16,64}\b"
+        ),
+    ),
     ("random number", re.compile(r"\b\d{6,20}\b")),
 )
 """What callers put at the head of prompts and what differs in every request."""
@@ -29,7 +35,7 @@ class Difference(NamedTuple):
     """Where two requests differ first, in the text that becomes the prompt."""
 
     part: str
-    index: int
+    place: int
     offset: int
     byte: int
     token: int
@@ -94,8 +100,17 @@ def first_difference(ours: Any, theirs: Any, tokenizer: Optional[Tokenizer] = No
         byte = before + len(text[:offset].encode("utf-8", "replace"))
         token, exact = _token("".join(shared) + text[:offset], byte, tokenizer)
         kind = _kind(name, other_name, text, other, offset)
-        return Difference(name if name == other_name else "%s / %s" % (name, other_name), index, offset, byte, token, exact, kind,
-                          text[max(0, offset - 20):offset + 60], other[max(0, offset - 20):offset + 60])
+        return Difference(
+            name if name == other_name else "%s / %s" % (name, other_name),
+            index,
+            offset,
+            byte,
+            token,
+            exact,
+            kind,
+            text[max(0, offset - 20) : offset + 60],
+            other[max(0, offset - 20) : offset + 60],
+        )
     return None
 
 
@@ -126,7 +141,7 @@ def _kind(name: str, other_name: str, left: str, right: str, offset: int) -> str
         return "order of tools" if _same_tools(left, right) else "tools"
     if name != other_name:
         return "shape of the request"
-    around_left, around_right = left[max(0, offset - 40):offset + 60], right[max(0, offset - 40):offset + 60]
+    around_left, around_right = left[max(0, offset - 40) : offset + 60], right[max(0, offset - 40) : offset + 60]
     for word, pattern in VOLATILE:
         for found in pattern.finditer(around_left):
             start = max(0, offset - 40)
@@ -166,8 +181,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def diagnose_prefix(running: Dict[str, Any], after: Dict[str, float], before: Optional[Dict[str, float]] = None,
-                    requests: Tuple[Any, ...] = (), tokenizer: Optional[Tokenizer] = None) -> Dict[str, Any]:
+def diagnose_prefix(
+    running: Dict[str, Any],
+    after: Dict[str, float],
+    before: Optional[Dict[str, float]] = None,
+    requests: Tuple[Any, ...] = (),
+    tokenizer: Optional[Tokenizer] = None,
+) -> Dict[str, Any]:
     """Why prompts do not hit the prefix cache.
 
     Args:
@@ -186,18 +206,39 @@ def diagnose_prefix(running: Dict[str, Any], after: Dict[str, float], before: Op
     enabled = running.get("enable_prefix_caching")
     block = int(_number(running.get("block_size")))
     result: Dict[str, Any] = {
-        "ineffective": False, "reason": "unknown", "text": "", "next_action": "", "confidence": "medium", "difference": None, "shared_tokens": None,
-        "block_size": block or None, "queries": queries, "hits": hits, "collect": []}
+        "ineffective": False,
+        "reason": "unknown",
+        "text": "",
+        "next_action": "",
+        "confidence": "medium",
+        "difference": None,
+        "shared_tokens": None,
+        "block_size": block or None,
+        "queries": queries,
+        "hits": hits,
+        "collect": [],
+    }
 
     def say(reason: str, text: str, action: str, confidence: str, ineffective: bool = True) -> Dict[str, Any]:
         result.update(reason=reason, text=text, next_action=action, confidence=confidence, ineffective=ineffective)
         return result
 
     if enabled is False:
-        return say("not_enabled", "prefix caching is off in the process that runs", "Start the server with --enable-prefix-caching; what the plan says does not matter until it is restarted.", "high")
+        return say(
+            "not_enabled",
+            "prefix caching is off in the process that runs",
+            "Start the server with --enable-prefix-caching; what the plan says does not matter until it is restarted.",
+            "high",
+        )
     if queries <= 0:
         result["collect"] = ["the counters vllm:prefix_cache_queries_total and vllm:prefix_cache_hits_total before and after two requests"]
-        return say("no_traffic", "no prompt was looked up between the two readings", "Send the two requests between the readings; without counters nothing can be said (latency proves nothing).", "low", False)
+        return say(
+            "no_traffic",
+            "no prompt was looked up between the two readings",
+            "Send the two requests between the readings; without counters nothing can be said (latency proves nothing).",
+            "low",
+            False,
+        )
     if hits > 0:
         return say("works", "%d of %d tokens came from the cache" % (hits, queries), "Nothing to do: the cache hits.", "high", False)
     if len(requests) < 2:
@@ -214,17 +255,44 @@ def diagnose_prefix(running: Dict[str, Any], after: Dict[str, float], before: Op
         shared, exact = _token(text, len(text.encode("utf-8", "replace")), tokenizer)
     result["shared_tokens"] = shared
     if not parts(requests[0]) or not parts(requests[1]):
-        return say("unknown", "a request body holds neither messages nor a prompt", "Give the bodies as they were sent to /v1/chat/completions or /v1/completions.", "low")
+        return say(
+            "unknown",
+            "a request body holds neither messages nor a prompt",
+            "Give the bodies as they were sent to /v1/chat/completions or /v1/completions.",
+            "low",
+        )
     margin = 1.0 if exact else 0.5
     if block and shared < block * margin:
         where = " (they differ first in %s: %s)" % (difference.part, difference.kind) if difference else ""
-        if difference is not None and difference.kind in ("time stamp", "identifier", "random number", "order of tools", "system prompt", "shape of the request", "tools"):
-            return say("prefix_differs", "the prompts share about %d tokens, less than one block of %d%s" % (shared, block, where), _cure(difference), "high" if exact or shared * 4 < block else "medium")
-        return say("shorter_than_block", "the prompts share about %d tokens, and only whole blocks of %d are kept%s" % (shared, block, where),
-                   "Use a longer common prefix, or a smaller match unit where this version has one.", "high" if exact or shared * 4 < block else "medium")
+        if difference is not None and difference.kind in (
+            "time stamp",
+            "identifier",
+            "random number",
+            "order of tools",
+            "system prompt",
+            "shape of the request",
+            "tools",
+        ):
+            return say(
+                "prefix_differs",
+                "the prompts share about %d tokens, less than one block of %d%s" % (shared, block, where),
+                _cure(difference),
+                "high" if exact or shared * 4 < block else "medium",
+            )
+        return say(
+            "shorter_than_block",
+            "the prompts share about %d tokens, and only whole blocks of %d are kept%s" % (shared, block, where),
+            "Use a longer common prefix, or a smaller match unit where this version has one.",
+            "high" if exact or shared * 4 < block else "medium",
+        )
     if difference is not None and not block:
         result["collect"] = ["block_size of vllm:cache_config_info"]
-        return say("prefix_differs", "the prompts differ first in %s (%s), after about %d tokens" % (difference.part, difference.kind, shared), _cure(difference), "medium")
+        return say(
+            "prefix_differs",
+            "the prompts differ first in %s (%s), after about %d tokens" % (difference.part, difference.kind, shared),
+            _cure(difference),
+            "medium",
+        )
     kept = []
     retention = running.get("retention_interval")
     if running.get("hybrid") and _number(retention) > 0 and block and shared < _number(retention):
@@ -234,11 +302,19 @@ def diagnose_prefix(running: Dict[str, Any], after: Dict[str, float], before: Op
     if _number(running.get("preemptions")) > 0:
         kept.append("%d sequences were preempted" % int(_number(running.get("preemptions"))))
     if kept:
-        return say("not_retained", "the prefix is long enough (about %d tokens) but was not kept: %s" % (shared, "; ".join(kept)),
-                   "Keep it: a smaller retention interval, more room for the cache, or requests that follow each other sooner.", "medium")
+        return say(
+            "not_retained",
+            "the prefix is long enough (about %d tokens) but was not kept: %s" % (shared, "; ".join(kept)),
+            "Keep it: a smaller retention interval, more room for the cache, or requests that follow each other sooner.",
+            "medium",
+        )
     result["collect"] = ["whether both requests reached the same server (data-parallel ranks and replicas have caches of their own)", "the time between them"]
-    return say("not_retained", "the prompts share about %d tokens, enough for %s, yet nothing was hit" % (shared, "%d blocks" % (shared // block) if block else "a hit"),
-               "See that both requests reach the same engine (session affinity), soon after each other.", "low")
+    return say(
+        "not_retained",
+        "the prompts share about %d tokens, enough for %s, yet nothing was hit" % (shared, "%d blocks" % (shared // block) if block else "a hit"),
+        "See that both requests reach the same engine (session affinity), soon after each other.",
+        "low",
+    )
 
 
 def _cure(difference: Difference) -> str:

@@ -27,22 +27,24 @@ STOP = """(APIServer pid=1) INFO 08-01 11:00:00 [launcher.py:254] [shutdown] API
 (APIServer pid=1) INFO 08-01 11:00:00 [core_client.py:777] [shutdown] MPClient: complete
 (APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] AsyncLLM output_handler failed.
 (APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] Traceback (most recent call last):
-(APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+(APIServer pid=1) ERROR 08-01 11:00:00 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above).
 INFO:     Application shutdown complete.
 """
 RELAYS = """(EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] EngineCore encountered a fatal error.
 (EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] Traceback (most recent call last):
 (EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1]   File "/v/core.py", line 1, in run_busy_loop
 (EngineCore pid=2) ERROR 08-01 10:09:01 [core.py:1] RuntimeError: Worker failed with error 'x', please check the stack trace above for the root cause
-(APIServer pid=1) ERROR 08-01 10:09:01 [async_llm.py:9] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+(APIServer pid=1) ERROR 08-01 10:09:01 [async_llm.py:9] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above).
 """
 FAILED_START = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
 
 
 def trace(where: str, error: str, time: str = "10:00:30", writer: str = "Worker_TP0 pid=3", first: str = "WorkerProc failed to start.") -> str:
     head = "(%s) ERROR 08-01 %s [multiproc_executor.py:7] " % (writer, time)
-    return "".join(head + line + "\n" for line in (
-        first, "Traceback (most recent call last):", '  File "/v/vllm/v1/worker/gpu_worker.py", line 5, in %s' % where, "    call()", error))
+    return "".join(
+        head + line + "\n"
+        for line in (first, "Traceback (most recent call last):", '  File "/v/vllm/v1/worker/gpu_worker.py", line 5, in %s' % where, "    call()", error)
+    )
 
 
 def judge(*logs: str, **named: str) -> Dict[str, Any]:
@@ -72,25 +74,40 @@ def test_the_same_lines_without_a_stop_are_a_failure() -> None:
 
 
 def test_allocator_warnings_of_a_healthy_run() -> None:
-    noise = "[rank6]:[W904 12:09:31.2 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 6 while trying to allocate 25 bytes (free: 1, total: 2).\n"
+    noise = "[rank6]:[W904 12:09:31.2 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 6 while trying to allocate 25 bytes.\n"
     assert said(judge(BEGIN + LOAD + noise * 300 + READY)) == (False, "api_ready", "none")
 
 
 def test_a_retry_that_was_healed() -> None:
-    warned = "(Worker_TP0 pid=3) WARNING 08-01 10:00:20 [a.py:1] RuntimeError: The client socket has failed to connect to any network address of (10.0.0.1, 2).\n"
+    warned = (
+        "(Worker_TP0 pid=3) WARNING 08-01 10:00:20 [a.py:1] RuntimeError: The client socket has failed to connect to any network address of (10.0.0.1, 2).\n"
+    )
     verdict = judge(BEGIN + warned + LOAD + READY)
     assert said(verdict) == (False, "api_ready", "none") and any("became ready" in text for text in verdict["against"])
 
 
 def test_errors_of_requests_are_not_of_the_engine() -> None:
     request = trace("create_completion", "ValueError: temperature must be in [0, 2]", "10:05:00", "APIServer pid=1", "Error creating something")
-    verdict = judge(BEGIN + LOAD + READY + request + "(APIServer pid=1) INFO 08-01 10:06:00 [loggers.py:2] Engine 000: Avg prompt throughput: 3.0 tokens/s, Running: 0 reqs\n")
+    verdict = judge(
+        BEGIN
+        + LOAD
+        + READY
+        + request
+        + "(APIServer pid=1) INFO 08-01 10:06:00 [loggers.py:2] Engine 000: Avg prompt throughput: 3.0 tokens/s, Running: 0 reqs\n"
+    )
     assert not verdict["failed"]
 
 
-@pytest.mark.parametrize("where, cls, phase", [
-    ("load_model", "oom_weights", "weights_load"), ("profile_run", "oom_warmup", "engine_init"), ("capture_model", "oom_warmup", "engine_init"),
-    ("initialize_kv_cache", "oom_kv_sizing", "engine_init"), ("init_device", "gpu_busy", "device_init")])
+@pytest.mark.parametrize(
+    "where, cls, phase",
+    [
+        ("load_model", "oom_weights", "weights_load"),
+        ("profile_run", "oom_warmup", "engine_init"),
+        ("capture_model", "oom_warmup", "engine_init"),
+        ("initialize_kv_cache", "oom_kv_sizing", "engine_init"),
+        ("init_device", "gpu_busy", "device_init"),
+    ],
+)
 def test_memory_is_split_by_phase(where: str, cls: str, phase: str) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB. GPU 0 has a total capacity of 79.20 GiB of which 241.06 MiB is free."
     verdict = judge(BEGIN + trace(where, error) + FAILED_START)
@@ -101,34 +118,66 @@ def test_memory_is_split_by_phase(where: str, cls: str, phase: str) -> None:
 def test_memory_while_serving() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB."
     served = 'INFO:     10.0.0.9:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
-    assert said(judge(BEGIN + LOAD + READY + served + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (True, "decode", "oom_runtime")
-    assert said(judge(BEGIN + LOAD + READY + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (True, "prefill", "oom_runtime")
+    assert said(judge(BEGIN + LOAD + READY + served + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (
+        True,
+        "decode",
+        "oom_runtime",
+    )
+    assert said(judge(BEGIN + LOAD + READY + trace("execute_model", error, "10:09:00", first="WorkerProc hit an exception.") + RELAYS)) == (
+        True,
+        "prefill",
+        "oom_runtime",
+    )
 
 
 def test_memory_of_another_process() -> None:
-    error = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.20 GiB of which 1.00 GiB is free. "
-             "Process 4711 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory in use.")
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.20 GiB of which 1.00 GiB is free. "
+        "Process 4711 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 30.00 GiB memory in use."
+    )
     assert said(judge(BEGIN + trace("load_model", error))) == (True, "weights_load", "gpu_busy")
 
 
 def test_of_a_chain_the_original() -> None:
     head = "(EngineCore pid=2) ERROR 08-01 10:00:30 [core.py:7] "
-    lines = ("EngineCore failed to start.", "Traceback (most recent call last):", '  File "/x/load.py", line 1, in read', "ModuleNotFoundError: No module named 'blobfile'", "",
-             "The above exception was the direct cause of the following exception:", "", "Traceback (most recent call last):", '  File "/x/t.py", line 1, in f',
-             "ImportError: blobfile is not installed.")
+    lines = (
+        "EngineCore failed to start.",
+        "Traceback (most recent call last):",
+        '  File "/x/load.py", line 1, in read',
+        "ModuleNotFoundError: No module named 'blobfile'",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/x/t.py", line 1, in f',
+        "ImportError: blobfile is not installed.",
+    )
     verdict = judge(BEGIN + "".join(head + line + "\n" for line in lines))
-    assert verdict["class"] == "dependency" and verdict["first_failure"]["text"].endswith("No module named 'blobfile'") and verdict["first_failure"]["line"] == 8
+    assert (
+        verdict["class"] == "dependency" and verdict["first_failure"]["text"].endswith("No module named 'blobfile'") and verdict["first_failure"]["line"] == 8
+    )
 
 
 def test_asynchronous_cuda_errors_are_not_where_they_are_reported() -> None:
-    first = trace("execute_model", "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`", "10:09:00", first="WorkerProc hit an exception.")
-    second = trace("execute_model", "RuntimeError: CUDA error: an illegal memory access was encountered", "10:09:01", "Worker_TP1 pid=4", "WorkerProc hit an exception.")
+    first = trace(
+        "execute_model",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
+        "10:09:00",
+        first="WorkerProc hit an exception.",
+    )
+    second = trace(
+        "execute_model", "RuntimeError: CUDA error: an illegal memory access was encountered", "10:09:01", "Worker_TP1 pid=4", "WorkerProc hit an exception."
+    )
     verdict = judge(BEGIN + LOAD + READY + first + second + RELAYS)
     assert verdict["class"] == "cuda_crash" and "illegal memory access" in verdict["first_failure"]["text"]
 
 
 def test_the_cause_on_another_node_wins() -> None:
-    head = BEGIN + trace("init_device", "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", "10:10:00") + FAILED_START
+    head = (
+        BEGIN
+        + trace("init_device", "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", "10:10:00")
+        + FAILED_START
+    )
     worker = BEGIN.replace("rank=0", "rank=1") + trace("load_model", "ModuleNotFoundError: No module named 'fastsafetensors'", "10:11:00", "Worker_TP1 pid=9")
     verdict = judge(head=head, worker=worker)
     assert verdict["first_failure"]["node"] == "worker" and verdict["class"] == "dependency"
@@ -137,7 +186,9 @@ def test_the_cause_on_another_node_wins() -> None:
 def test_the_earliest_of_two_causes_wins_over_the_clock() -> None:
     """The worker's clock is an hour ahead; the places in the group, printed together, tell by how much."""
     head = BEGIN + LOAD + trace("execute_model", "RuntimeError: CUDA error: an illegal memory access was encountered", "10:01:10")
-    worker = BEGIN.replace(" 10:", " 11:") + trace("load_model", "safetensors_rust.SafetensorError: Error while deserializing header: header too small", "11:00:40", "Worker_TP1 pid=9")
+    worker = BEGIN.replace(" 10:", " 11:") + trace(
+        "load_model", "safetensors_rust.SafetensorError: Error while deserializing header: header too small", "11:00:40", "Worker_TP1 pid=9"
+    )
     verdict = judge(head=head, worker=worker)
     assert verdict["skew"]["known"] and verdict["skew"]["offsets"]["worker"] == 3600
     assert verdict["first_failure"]["node"] == "worker" and verdict["class"] == "weights"
@@ -149,13 +200,15 @@ def test_skew_that_nobody_can_know_is_said() -> None:
 
 
 def test_only_relays_is_an_abstention() -> None:
-    died = "(EngineCore pid=2) ERROR 08-01 10:09:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.\n"
+    died = "(EngineCore pid=2) ERROR 08-01 10:09:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9).\n"
     verdict = judge(BEGIN + LOAD + READY + died + RELAYS)
     assert verdict["class"] == "worker_lost" and verdict["first_failure"] is None and verdict["confidence"] == "low" and verdict["collect"]
 
 
 def test_nccl_without_its_warning_is_an_abstention() -> None:
-    verdict = judge(BEGIN + trace("init_worker_distributed_environment", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"))
+    verdict = judge(
+        BEGIN + trace("init_worker_distributed_environment", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)")
+    )
     assert verdict["class"] == "nccl_other" and verdict["first_failure"] is None and any("NCCL_DEBUG" in text for text in verdict["collect"])
 
 
@@ -196,7 +249,9 @@ def test_a_stop_that_hangs() -> None:
 
 def test_an_unknown_exception_is_told_with_little_confidence() -> None:
     verdict = judge(BEGIN + LOAD + trace("profile_run", "FrobnicationError: the frob is out of reach"))
-    assert verdict["failed"] and verdict["confidence"] == "low" and "FrobnicationError" in verdict["first_failure"]["text"] and verdict["phase"] == "engine_init"
+    assert (
+        verdict["failed"] and verdict["confidence"] == "low" and "FrobnicationError" in verdict["first_failure"]["text"] and verdict["phase"] == "engine_init"
+    )
 
 
 def test_first_failure_is_the_line_of_the_file() -> None:
@@ -234,7 +289,9 @@ def test_hostile_text_stays_text() -> None:
 
 
 def test_prefix_cache_without_hits_under_load() -> None:
-    line = "(APIServer pid=1) INFO 08-01 10:0%d:00 [loggers.py:1] Engine 000: Avg prompt throughput: %s tokens/s, Avg generation throughput: 80.1 tokens/s, Running: 3 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%%, Prefix cache hit rate: %s%%\n"
+    line = (
+        "(APIServer pid=1) INFO 08-01 10:0%d:00 [loggers.py:1] Engine 000: Avg prompt throughput: %s tokens/s, Avg generation throughput: 80.1 tokens/s, "
+        "Running: 3 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.1%%, Prefix cache hit rate: %s%%\n")
     assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "5120.4", "0.0") for minute in range(3, 7)))["class"] == "prefix_cache"
     assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "5120.4", "3.0") for minute in range(3, 7)))["class"] == "none"
     assert judge(BEGIN + LOAD + READY + "".join(line % (minute, "0.2", "0.0") for minute in range(3, 7)))["class"] == "none"

@@ -17,7 +17,8 @@ START = """(APIServer pid=1) INFO 08-01 10:00:00 [api_server.py:1912] vLLM API s
 
 
 def test_progress_counts_shards_through_carriage_returns() -> None:
-    text = START + "Loading safetensors checkpoint shards:   0% Completed | 0/96 [00:00<?, ?it/s]\rLoading safetensors checkpoint shards:  43% Completed | 41/96 [00:10<00:12]\r"
+    text = START + "Loading safetensors checkpoint shards:   0% Completed | 0/96 [00:00<?, ?it/s]\r"
+    text += "Loading safetensors checkpoint shards:  43% Completed | 41/96 [00:10<00:12]\r"
     found = phases.progress(text)
     assert (found["phase"], found["done"], found["total"]) == ("weights_load", 41, 96)
 

@@ -42,10 +42,14 @@ def test_a_server_that_was_started_anew() -> None:
     assert diagnose_prefix({}, {"queries": 10.0, "hits": 5.0}, {"queries": 1000.0, "hits": 900.0})["reason"] == "works"
 
 
-@pytest.mark.parametrize("ours, theirs, kind", [
-    ("Now is 2026-08-01T10:00. " + LONG, "Now is 2026-08-01T10:05. " + LONG, "time stamp"),
-    ("session_id: ab12cd34 " + LONG, "session_id: ef56ab78 " + LONG, "identifier"),
-    ("Be kind. " + LONG, "Be brief. " + LONG, "system prompt")])
+@pytest.mark.parametrize(
+    "ours, theirs, kind",
+    [
+        ("Now is 2026-08-01T10:00. " + LONG, "Now is 2026-08-01T10:05. " + LONG, "time stamp"),
+        ("session_id: ab12cd34 " + LONG, "session_id: ef56ab78 " + LONG, "identifier"),
+        ("Be kind. " + LONG, "Be brief. " + LONG, "system prompt"),
+    ],
+)
 def test_what_differs_at_the_head(ours: str, theirs: str, kind: str) -> None:
     found = diagnose_prefix({"enable_prefix_caching": True, "block_size": 1536}, MISS, None, (chat(ours), chat(theirs)))
     assert found["reason"] == "prefix_differs" and found["difference"]["kind"] == kind and found["difference"]["part"] == "messages[0] (system)"
@@ -92,12 +96,24 @@ def test_what_is_no_request() -> None:
     assert diagnose_prefix({"block_size": 16}, MISS, None, ("x", 5))["reason"] == "unknown"
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=True) | st.text(max_size=20), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-    st.sampled_from(["messages", "prompt", "tools", "role", "content", "tool_calls", "x"]), inner, max_size=4), max_leaves=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=True) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["messages", "prompt", "tools", "role", "content", "tool_calls", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 
 
-@given(JSON, JSON, st.dictionaries(st.sampled_from(["queries", "hits"]), st.floats(allow_nan=True)), st.dictionaries(
-    st.sampled_from(["enable_prefix_caching", "block_size", "retention_interval", "kv_usage", "hybrid", "preemptions"]), st.none() | st.booleans() | st.floats() | st.text(max_size=3)))
+@given(
+    JSON,
+    JSON,
+    st.dictionaries(st.sampled_from(["queries", "hits"]), st.floats(allow_nan=True)),
+    st.dictionaries(
+        st.sampled_from(["enable_prefix_caching", "block_size", "retention_interval", "kv_usage", "hybrid", "preemptions"]),
+        st.none() | st.booleans() | st.floats() | st.text(max_size=3),
+    ),
+)
 def test_takes_anything(one: Any, two: Any, counted: Dict[str, float], running: Dict[str, Any]) -> None:
     found = diagnose_prefix(running, counted, None, (one, two))
     assert found["reason"] in ("not_enabled", "prefix_differs", "shorter_than_block", "not_retained", "no_traffic", "works", "unknown")

@@ -61,15 +61,18 @@ def test_every_class_has_a_root_or_a_rule() -> None:
     assert set(CLASSES) - covered - by_rule == set()
 
 
-@pytest.mark.parametrize("text, name", [
-    ("RuntimeError: Worker failed with error 'CUDA error: an illegal memory access was encountered'", "worker-failed-echo"),
-    ("WARNING Unknown vLLM environment variable detected: VLLM_X", "unknown-env"),
-    ("ValueError: Unknown vLLM environment variable detected: VLLM_X", "unknown-env-strict"),
-    ("NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1", "modify-qp-gid"),
-    ("NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1", "modify-qp-routing"),
-    ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_0'", "shm-space"),
-    ("OSError: [Errno 28] No space left on device: '/root/.cache'", "no-space"),
-])
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("RuntimeError: Worker failed with error 'CUDA error: an illegal memory access was encountered'", "worker-failed-echo"),
+        ("WARNING Unknown vLLM environment variable detected: VLLM_X", "unknown-env"),
+        ("ValueError: Unknown vLLM environment variable detected: VLLM_X", "unknown-env-strict"),
+        ("NCCL WARN Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1", "modify-qp-gid"),
+        ("NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1", "modify-qp-routing"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/psm_0'", "shm-space"),
+        ("OSError: [Errno 28] No space left on device: '/root/.cache'", "no-space"),
+    ],
+)
 def test_near_relatives(text: str, name: str) -> None:
     found = verdict.match(text)
     assert found is not None and found.id == name
