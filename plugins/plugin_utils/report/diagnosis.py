@@ -226,11 +226,14 @@ def terminal(document: Mapping[str, Any], columns: int = 100, where: str = "") -
     cases, refused = document["cases"], document["refused"]
     foot: List[Line] = []
     for item in refused[:3]:
-        foot.append((cut("  refused: %s %s" % (plain(item["path"]), plain(item["why"])), columns), "red"))
+        path = plain(item["path"])
+        text = "refused: %s %s" % (path if width(path) <= 48 else "…" + path[-46:], plain(item["why"]))
+        foot.extend(("  " + line, "red") for line in wrap(text, columns - 2, 2))
     if len(refused) > 3:
         foot.append(("  and %d more refused" % (len(refused) - 3), "red"))
     if where:
-        foot.append((cut("Details: " + plain(where), columns), None))
+        # Wrapped, not cut: a path that lacks its end helps nobody.
+        foot.extend((line, None) for line in wrap("Details: " + plain(where), columns, 3))
     room = MOST_LINES - len(foot)
     if len(cases) == 1:
         lines = _verdict(cases[0], columns, room)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which streams belong to a case, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+from ansible_collections.inferops.vllm.plugins.module_utils.evidence import bundle
+from ansible_collections.inferops.vllm.plugins.module_utils.logs.sources import chunks
+from ansible_collections.inferops.vllm.plugins.module_utils.node import snapshot
+from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options
+from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import MemoryReader, Ran
+from ansible_collections.inferops.vllm.plugins.plugin_utils import casebook
+from ansible_collections.inferops.vllm.plugins.plugin_utils.casebook import Refusal
+
+LINE = "INFO 11-29 10:00:00 [api_server.py:1] vLLM API server version 0.32.0\n"
+
+
+def evidence(path: Path, node: str, logs: Optional[Dict[str, str]] = None, **account: Any) -> None:
+    """A bundle of `node` at `path`: {name: kind} of its logs, each of one line."""
+    logs = {"vllm.service": "engine", "kernel": "kernel", "journal": "journal"} if logs is None else logs
+    reader = MemoryReader()
+    reader.memo[("run", "dmesg")] = Ran(0, "[    1.000000] Linux version 6\n")
+    files = snapshot.render(reader, node, Options().asdict(), 0.0)
+    records = [{"file": "logs/%s.log.gz" % name, "kind": kind} for name, kind in logs.items()]
+    packed = {name + ".log.gz": [gzip.compress((node + " " + LINE).encode(), mtime=0)] for name in logs}
+    whole = bundle.assemble(files, packed, {"schema": bundle.SCHEMA, "logs": records, **account})
+    if path.name.endswith(".tar.gz"):
+        bundle.write_archive(whole, str(path), node)
+    else:
+        bundle.write_folder(whole, str(path))
+
+
+def named(found: casebook.Case) -> List[str]:
+    return [source.name.rpartition("/")[2] for source in found.sources]
+
+
+def test_loose_files_are_one_case_and_a_folder_is_one(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log", "run/x.log", "run/deep/y.log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(LINE)
+    paths = [str(tmp_path / name) for name in ("a.log", "run", "b.log")]
+    found, refused = casebook.cases(paths)
+    assert refused == [] and [sorted(named(case)) for case in found] == [["a.log", "b.log"], ["x.log", "y.log"]]
+    assert [case.paths for case in found] == [[paths[0], paths[2]], [paths[1]]]
+    each, _refused = casebook.cases(paths, each=True)
+    assert [len(case.sources) for case in each] == [1, 1, 1, 1]
+
+
+def test_a_bundle_gives_its_logs_once_with_node_boot_and_clock(tmp_path: Path) -> None:
+    evidence(tmp_path / "n1.tar.gz", "n1", boot={"at": 1700000000}, cut=["journal: 3 of 9 lines were cut from its middle"])
+    evidence(tmp_path / "n2", "n2", {"vllm.service": "engine"})
+    index = {"schema": "inferops.vllm/evidence_index/1", "nodes": {"n1": {"skew": 4.0}, "n2": {"skew": 0.01}}, "unreachable": {"n3": "timed out"}, "failed": {}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    (tmp_path / "SHA256SUMS").write_text("x\n")
+    found, refused = casebook.cases([str(tmp_path)])
+    assert refused == [] and len(found) == 1
+    case = found[0]
+    by_node = {(source.node, source.name.rpartition("/")[2]): source for source in case.sources}
+    assert set(by_node) == {("n1", "vllm.service.log.gz"), ("n1", "kernel.log.gz"), ("n2", "vllm.service.log.gz"), ("n2", "kernel log")}
+    first = by_node["n1", "vllm.service.log.gz"]
+    assert (first.boot, first.offset) == (1700000000.0, -4.0) and by_node["n2", "vllm.service.log.gz"].offset == 0.0
+    assert first.name == "%s:logs/vllm.service.log.gz" % (tmp_path / "n1.tar.gz")
+    assert b"".join(chunks(first)).decode() == "n1 " + LINE
+    assert case.absent == {"n3": "timed out"} and case.notes == ["n1: journal: 3 of 9 lines were cut from its middle"]
+
+
+def test_a_young_server_is_starting_and_an_old_one_is_not(tmp_path: Path) -> None:
+    young = {"clock": 1000.0, "boot": {"at": 100}, "processes": [{"started": 600.0}]}
+    evidence(tmp_path / "n1.tar.gz", "n1", **young)
+    assert casebook.cases([str(tmp_path)])[0][0].starting
+    evidence(tmp_path / "n2.tar.gz", "n2", **{**young, "clock": 9000.0})
+    assert not casebook.cases([str(tmp_path)])[0][0].starting
+
+
+def test_changed_evidence_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+    evidence(tmp_path / "n1", "n1")
+    (tmp_path / "n1/logs/vllm.service.log.gz").write_bytes(gzip.compress(b"other\n"))
+    found, refused = casebook.cases([str(tmp_path / "n1")])
+    assert found == [] and "was changed after it was recorded: logs/vllm.service.log.gz is not what was recorded" in refused[0].why
+    found, refused = casebook.cases([str(tmp_path / "n1")], accept_changed=True)
+    assert refused == [] and "was changed after it was recorded" in found[0].notes[0]
+
+
+def test_packed_logs_that_are_no_bundle_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(LINE)
+    with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as out:
+        out.add(tmp_path / "a.log", "ticket/node1/a.log")
+    found, refused = casebook.cases([str(tmp_path / "logs.tar.gz")])
+    assert refused == [] and found[0].sources[0].name == "%s:ticket/node1/a.log" % (tmp_path / "logs.tar.gz")
+
+
+def wrong(path: Path, name: str) -> str:
+    if name == "empty":
+        path.write_bytes(b"")
+    elif name == "binary":
+        path.write_bytes(bytes(range(256)) * 300)
+    elif name == "program":
+        path.write_bytes(Path("/bin/true").read_bytes())
+    elif name == "folder":
+        path.mkdir()
+    elif name == "fifo":
+        os.mkfifo(path)
+    elif name == "dangling":
+        path.symlink_to("/no/such/file")
+    return str(path)
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("missing", "does not exist"), ("empty", "is empty"), ("binary", "not a log: binary data"), ("program", "not a log: a program"), ("folder", "holds no log"),
+    ("fifo", "is not a plain file"), ("dangling", "is not a plain file"),
+])
+def test_what_is_no_log_is_refused_with_a_sentence(tmp_path: Path, name: str, why: str) -> None:
+    path = wrong(tmp_path / name, name)
+    assert casebook.cases([path]) == ([], [Refusal(path, why)])
+
+
+def test_a_broken_archive_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    (tmp_path / "broken.tar.gz").write_bytes(b"\x1f\x8b no gzip")
+    (tmp_path / "fine.log").write_text(LINE)
+    found, refused = casebook.cases([str(tmp_path)])
+    assert named(found[0]) == ["fine.log"] and [refusal.path for refusal in refused] == [str(tmp_path / "broken.tar.gz")]
+    assert refused[0].why.startswith("is not a whole")
+    assert casebook.cases(["-"])[1][0].why.startswith("standard input")
+
+
+def test_ten_thousand_files_are_listed_in_seconds(tmp_path: Path) -> None:
+    for number in range(10000):
+        (tmp_path / ("%05d.log" % number)).write_text(LINE)
+    started = time.monotonic()
+    found, refused = casebook.cases([str(tmp_path)])
+    assert len(found[0].sources) == 10000 and refused == []
+    # Generous, for a busy machine.
+    assert time.monotonic() - started < 60
