@@ -12,8 +12,6 @@ version_added: 0.2.0
 description:
   - Writes variables as C(NAME=value) lines, sorted, owned by root and readable for its group alone, in one step.
   - Refuses what is a secret by its name. Secrets are the affair of M(inferops.vllm.service_release).
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   env:
     description: Variables and their values. V(true) and V(false) become C(1) and C(0).

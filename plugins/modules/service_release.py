@@ -16,8 +16,6 @@ description:
   - Everything is written and the image looked for before the running service is stopped. What fails leaves it running.
   - Each release is recorded in C(/etc/vllm/release.json). Copies of earlier ones, without secrets, are kept for O(state=rolled_back).
   - Does not wait until the service is ready; M(inferops.vllm.wait_ready) does.
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   entry:
     description: The node's entry of C(plan.json). Needed for V(started) and V(staged).

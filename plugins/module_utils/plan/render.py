@@ -174,7 +174,7 @@ def _service_section(entry: Entry, kind: str) -> List[str]:
         lines.append("ExecStart=" + " \\\n    ".join([_program(entry)] + _systemd_pairs(words)))
     lines += [
         "KillMode=mixed", "TimeoutStopSec=%d" % (stop + (0 if kind == "venv" else 30)), "Restart=always",
-        "RestartSec=%d" % (5 if entry.get("link") and entry["rank"] else 15), "RestartPreventExitStatus=2", "SuccessExitStatus=143",
+        "RestartSec=%d" % (5 if entry.get("link") and entry["rank"] else 15), "RestartPreventExitStatus=2", "SuccessExitStatus=137 143",
         "LogRateLimitIntervalSec=0",
     ]
     return lines + list(SANDBOX[kind])
