@@ -228,8 +228,8 @@ def _ours(probe: _Probe, block: Optional[int], retention: int, data: Dict[str, A
     settings, reading = probe.settings, probe.reading
     salt = secrets.token_hex(6)
     # Two short requests tell how many tokens a word takes, and how many the template adds.
-    short = probe.send("measure 1", conversation(text_of(8, salt + "a"), "1"), count=False)
-    longer = probe.send("measure 2", conversation(text_of(72, salt + "b"), "1"), count=False)
+    short = probe.send("measure 1", conversation(text_of(8, secrets.token_hex(6)), "1"), count=False)
+    longer = probe.send("measure 2", conversation(text_of(72, secrets.token_hex(6)), "1"), count=False)
     if short.trouble is not None or longer.trouble is not None:
         return [], _failed(probe)
     a_word = (longer.prompt - short.prompt) / 64.0
@@ -287,8 +287,30 @@ def _own_bodies(probe: _Probe, block: Optional[int]) -> Tuple[List[Step], Verdic
     steps = [probe.send("application %d" % (number + 1), body) for number, body in enumerate(probe.settings.bodies[:4])]
     if any(step.trouble is not None for step in steps) or len(steps) < 2:
         return steps, _failed(probe)
-    return steps, judge(steps + [steps[0]._replace(name="none", cached=0, hits=0.0)], block, block or 16,
-                        probe.reading.caching() if probe.reading else None, 0, True, 0)
+    verdict = judge([*steps, steps[0]._replace(name="none", cached=0, hits=0.0)], block, block or 16,
+                    probe.reading.caching() if probe.reading else None, 0, True, 0)
+    if verdict.verdict in (WORKING, NOT_RETAINED):
+        texts = [_written(body) for body in probe.settings.bodies[:2]]
+        shared, rest = common(texts[0], texts[1]), resemblance(texts[0], texts[1])
+        if shared < 0.5 * min(map(len, texts)) and rest > 0.5:
+            verdict = Verdict(
+                DIFFERS, "the two requests share only their first %d characters, though %d %% of what follows is the same (%s)" % (
+                    shared, 100 * rest, verdict.observed), "a prefix is shared only up to the first token that differs",
+                "move what changes (a session id, a time) behind what stays the same: %r" % bytes(texts[0][shared:shared + 40]).decode("utf-8", "replace"))
+    return steps, verdict
+
+
+def _written(body: Mapping[str, Any]) -> bytes:
+    """All messages of a request as they follow each other."""
+    return json.dumps(body.get("messages"), ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
+
+
+def resemblance(one: bytes, other: bytes, width: int = 24) -> float:
+    """Share, 0 to 1, of what follows the common beginning of `one` that stands in `other` as well."""
+    start = common(one, other)
+    rest = one[start:]
+    pieces = [rest[at:at + width] for at in range(0, max(0, len(rest) - width), width)]
+    return sum(piece in other for piece in pieces) / len(pieces) if pieces else 0.0
 
 
 def _fill(probe: _Probe, tokens: int, a_word: float, room: Optional[int]) -> int:
@@ -327,6 +349,15 @@ def judge(steps: Sequence[Step], block: Optional[int], reach: int, caching: Opti
     found = [s.found() for s in same]
     best = max([f for f in found if f is not None] or [0.0])
     control = changed.found() or 0.0
+    whole = (wanted or 0) // max(1, reach) * reach
+    if 0 <= shared < 0.8 * wanted and best > control and not declared:
+        return Verdict(DIFFERS, "only the first %d of about %d tokens of the same text reached the engine as the same (%d came out of the cache)" % (
+            shared, wanted, best), "a prefix is shared only up to the first token that differs",
+            "look at that place for a session id, a time or another order of tools that the client or the router puts in")
+    if control < best < 0.5 * whole and shared < 0:
+        return Verdict(CANNOT_TELL, "only %d of about %d shared tokens came out of the cache" % (best, wanted),
+                       "the rest was changed on the way or was gone, and the server does not report its token ids",
+                       "ask an API server directly (verify_endpoints) and compare")
     if best > 0 and best > control:
         share = 100.0 * best / max(1, max(s.prompt for s in same))
         return Verdict(WORKING, "%d of %d tokens of a request with the same prefix came out of the cache (%d %%), %d with a changed one" % (
