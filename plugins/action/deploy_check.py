@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..module_utils.deploy import prepare
+from ..module_utils.deploy import prepare, progress
 
 
 class ActionModule(ActionBase):
@@ -25,13 +25,14 @@ class ActionModule(ActionBase):
         result: Dict[str, Any] = super().run(tmp, variables)
         _valid, args = self.validate_argument_spec(argument_spec={
             "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "serial": {"type": "raw", "default": 1},
-            "service": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}})
+            "limits": {"type": "raw", "default": {}}, "service": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}})
         node = str(variables["inventory_hostname"])
         play = [str(name) for name in variables.get("ansible_play_hosts_all") or []]
         hostvars: Mapping[str, Any] = variables["hostvars"]
         recorded = bool(hostvars[node].get("vllm_node_root"))
         try:
             prepare.serial(True, args["serial"])
+            progress.limits(args["limits"])
             if args["plan"]:
                 plan = read(args["plan"])
                 prepare.refuse(plan, node, play, recorded)
@@ -41,7 +42,7 @@ class ActionModule(ActionBase):
             else:
                 prepare.refuse_recorded(node, recorded)
                 wanted = {"service": args["service"], "earlier": args["earlier"]}
-        except prepare.Refused as exc:
+        except (prepare.Refused, ValueError) as exc:
             raise AnsibleActionFail(str(exc)) from None
         result.update(self._execute_module(module_name="inferops.vllm.deploy_check", module_args=dict(wanted, timeout=args["timeout"]), task_vars=variables))
         if result.get("failed"):

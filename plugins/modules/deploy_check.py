@@ -30,6 +30,10 @@ options:
       - How many independent engines are changed at once. An engine over several nodes is always changed on all of them together.
     type: raw
     default: 1
+  limits:
+    description: Seconds by phase for M(inferops.vllm.wait_ready), refused here where they mean nothing.
+    type: dict
+    default: {}
   service:
     description: The service; left out means that of the plan, else the one that is deployed.
     type: str
@@ -143,7 +147,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "serial": {"type": "raw", "default": 1},
-            "service": {"type": "str", "choices": ["", "vllm", "vllm-router"], "default": ""},
+            "limits": {"type": "dict", "default": {}}, "service": {"type": "str", "choices": ["", "vllm", "vllm-router"], "default": ""},
             "peers": {"type": "list", "elements": "dict", "default": []}, "ports": {"type": "list", "elements": "dict", "default": []},
             "names": {"type": "list", "elements": "str", "default": []}, "source": {"type": "str", "default": ""},
             "engine": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}},

@@ -61,13 +61,15 @@ def unit(text: str) -> Unit:
                 integer(say("ExecMainStatus")) if code not in ("", "0") else None, code in ("2", "3"), say("InvocationID"), say("StatusText"))
 
 
-def limits(overrides: Mapping[str, Any], ready_s: int = 0) -> Dict[str, int]:
+def limits(overrides: Any, ready_s: int = 0) -> Dict[str, int]:
     """Seconds by phase; vLLM's own limit on its engine (`ready_s`, 0 for its default) is added to the two long phases.
 
     Raises:
         ValueError: an override that is no phase or no whole number of seconds; one sentence.
     """
     made = {phase: seconds + ((ready_s or READY_DEFAULT) if phase in ("weights_load", "engine_init") else 0) for phase, seconds in LIMITS.items()}
+    if not isinstance(overrides, Mapping):
+        raise ValueError("deploy_phase_limits: %s is not a table of phases and seconds" % short(repr(overrides), 40))
     for phase, value in overrides.items():
         if phase not in made:
             raise ValueError("deploy_phase_limits: %s is no phase of a start; phases are %s" % (short(repr(phase), 40), ", ".join(STARTING)))
