@@ -89,7 +89,8 @@ def generate(path: pathlib.Path, size: int, seed: int = 5, failure: bool = True)
                 elif kind < 0.62:
                     lines.append(
                         "(APIServer pid=1) INFO %s [loggers.py:257] Engine %03d: Avg prompt throughput: %.1f tokens/s, "
-                        "Avg generation throughput: %.1f tokens/s, Running: %d reqs, Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%"
+                        "Avg generation throughput: %.1f tokens/s, Running: %d reqs, Waiting: %d reqs, GPU KV cache usage: %.1f%%, "
+                        "Prefix cache hit rate: %.1f%%"
                         % (stamp, rank % 8, kind * 9000, kind * 900, kind * 70, rank, kind * 160, uniform() * 100))
                 elif kind < 0.68:
                     lines.append(
@@ -99,7 +100,8 @@ def generate(path: pathlib.Path, size: int, seed: int = 5, failure: bool = True)
                     lines.append("node%d:%d:%d [%d] NCCL INFO Channel %02d/0 : %d[%d] -> %d[%d] [send] via NET/IB/%d/GDRDMA" % (
                         rank // 8, 100 + rank, 200 + rank, rank % 8, kind * 20, rank, rank % 8, (rank + 1) % RANKS, (rank + 1) % 8, rank % 8))
                 elif kind < 0.97:
-                    lines.append("(Worker_TP%d pid=%d) INFO %s [gpu_model_runner.py:4261] step %d took %.2f ms" % (rank, 100 + rank, stamp, bits(20), kind * 90))
+                    lines.append("(Worker_TP%d pid=%d) INFO %s [gpu_model_runner.py:4261] step %d took %.2f ms" % (
+                        rank, 100 + rank, stamp, bits(20), kind * 90))
                 elif kind < 0.995:
                     lines.append("(Worker_TP%d pid=%d) INFO %s [block_pool.py:%d] Evicted block %016x of sequence %s-%x" % (
                         rank, 100 + rank, stamp, below(400), bits(64), rnd.choice(_WORDS), bits(40)))
@@ -108,8 +110,8 @@ def generate(path: pathlib.Path, size: int, seed: int = 5, failure: bool = True)
                         rank, 100 + rank, stamp, below(100), bits(20)))
                 else:
                     lines.extend("(APIServer pid=1) ERROR %s [serving_chat.py:201] %s" % (stamp, text) for text in (
-                        "Error in preprocessing prompt inputs", "Traceback (most recent call last):", '  File "/vllm/x.py", line 5, in create_chat_completion',
-                        "    g()", "ValueError: request %d is too long" % bits(20)))
+                        "Error in preprocessing prompt inputs", "Traceback (most recent call last):",
+                        '  File "/vllm/x.py", line 5, in create_chat_completion', "    g()", "ValueError: request %d is too long" % bits(20)))
             put(lines)
         if failure:
             put(["(Worker_TP3 pid=103) ERROR %s [multiproc_executor.py:1018] %s" % (stamp, text) for text in (
@@ -141,7 +143,8 @@ def logs_gigabyte(size: int = GIGABYTE) -> None:
         bytes_ = path.stat().st_size
         bare, mine = _measured(_BARE, path), _measured(_READER, path)
         before = os.times()
-        subprocess.run(["grep", "-cE", "ERROR|WARN|Traceback", str(path)], stdout=subprocess.DEVNULL, check=False)
+        # Not to /dev/null: grep then stops at the first match.
+        subprocess.run(["grep", "-cE", "ERROR|WARN|Traceback", str(path)], stdout=subprocess.PIPE, check=False)
         after = os.times()
         grep = after.children_user + after.children_system - before.children_user - before.children_system
         _say("log reader / bare loop, throughput", bare["seconds"] / mine["seconds"], 1 / 3, "ratio",

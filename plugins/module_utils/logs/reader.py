@@ -652,7 +652,9 @@ def _selected(scanner: Scanner, lines: List[bytes], numbers: Sequence[int], data
             raw = lines[index]
             if not hit and (_OTHER.match(raw) or (_COUNTED.match(raw) and not assembler.live())):
                 quiet += 1
-                passed = raw
+                # The last that has a time tells it to lines without one.
+                if not passed or _TIME.search(raw, 0, 200):
+                    passed = raw
             else:
                 if passed:
                     assembler.skip(passed)

@@ -459,3 +459,20 @@ def test_prompts_are_no_messages() -> None:
 
 def test_wanted_none_gives_every_line() -> None:
     assert len(read("".join(record("", "m", level="INFO", stamp="05-26 07:50:%02d" % i) for i in range(60)))) == 60
+
+
+def test_a_place_that_says_ever_new_things_is_bounded_and_a_real_error_still_comes() -> None:
+    words = ("".join(chr(97 + (i // 26 ** k) % 26) for k in range(4)) for i in range(6000))
+    text = "".join(record("(Worker_TP1 pid=7) ", "peculiar %s" % word, level="WARNING") for word in words)
+    stats = Stats()
+    found = read(text + record("(Worker_TP1 pid=7) ", "RuntimeError: boom", level="WARNING"), NEEDLES, stats)
+    assert 2900 <= len(found) <= 3100 and found[-1].text == "RuntimeError: boom"
+    assert len(found) - 1 + sum(stats.repeats.values()) == 6000
+
+
+def test_scanner_serves_many_sources_alike() -> None:
+    text = "".join(record("", "slow %d" % i, level="WARNING") for i in range(400))
+    stats = Stats()
+    found = list(events([Source.from_bytes(name, text.encode()) for name in "ab"], NEEDLES, stats))
+    assert [sum(event.file == name for event in found) for name in "ab"] == [200, 200]
+    assert sorted(stats.repeats.values()) == [200, 200]
