@@ -8,19 +8,13 @@ traceback makes interesting. The rules are told in docs/DIAGNOSIS.md.
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePath
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from . import advisories, phases, reader, verdict
-from .event import Event
-from .formats import clean
-from .phases import ORDER, Marker
-from .signatures import CAUSES, Signature, rows
+from . import advisories, reader, verdict
+from .gather import WORLD, Hit, Stream, base, take, wanted
+from .phases import ORDER
 from .sources import Source
 
-MAX_KEPT = 4000
-"""Marks, and interesting events, that are kept of one stream."""
 MAX_RELAYS = 40
 """Relays listed in a verdict."""
 HANG_SECONDS = 60.0
@@ -33,97 +27,6 @@ _EFFECTS = frozenset(("cuda_crash", "nccl_other", "rdma_path", "nvlink", "engine
 
 _SURE = 7
 _LIKELY = 4
-
-
-class Hit(NamedTuple):
-    """An interesting event: where it stands, and what it says."""
-
-    stream: int
-    line: int
-    at: int
-    time: Optional[float]
-    clock: str
-    node: str
-    process: str
-    rank: str
-    pid: int
-    level: str
-    row: Optional[Signature]
-    weight: int
-    cls: str
-    cause: str
-    text: str
-    raw: str
-    phase: str
-    stage: str
-    exception: bool
-
-    @property
-    def root(self) -> bool:
-        """May be the first failure."""
-        return self.weight > 1 or (self.row is not None and self.row.role == "root")
-
-
-class Mark(NamedTuple):
-    """A phase marker that was seen."""
-
-    line: int
-    time: Optional[float]
-    process: str
-    rank: str
-    pid: int
-    marker: Marker
-    text: str
-
-
-class Stream:
-    """One log: what was kept of it."""
-
-    def __init__(self, index: int, name: str, node: str) -> None:
-        self.index = index
-        self.name = name
-        self.hint = node
-        self.nodes: Dict[str, int] = {}
-        self.marks: List[Mark] = []
-        self.hits: List[Hit] = []
-        self.quiet: List[str] = []
-        self.first: Optional[float] = None
-        self.last: Optional[float] = None
-        self.last_line = 0
-        self.last_raw = ""
-        self.kernel = 0
-        self.events = 0
-        self.running = -1
-        self.served = 0
-        self.refused_requests = 0
-        self.silent_note = ""
-        self.rates: List[Tuple[float, float]] = []
-        self.rate_line: Optional[Hit] = None
-        self.world = ""
-        self.multi = False
-
-    @property
-    def node(self) -> str:
-        """The node that wrote most of it, the file's stem when no line and no caller says."""
-        if self.hint:
-            return self.hint
-        if self.nodes:
-            return max(self.nodes, key=lambda name: self.nodes[name])
-        return ""
-
-    @property
-    def lane(self) -> str:
-        """Name to show for it."""
-        return self.node or _base(self.name)
-
-
-_FRAME_LINE = re.compile(r'\s*(?:\||\+)?\s*File "')
-_THROUGHPUT = re.compile(r"Avg prompt throughput: ([\d.]{1,12}) tokens/s.{0,120}?Running: (\d{1,7}) reqs?.{0,160}?Prefix cache hit rate: ([\d.]{1,6})%")
-_RUNNING = re.compile(r"Running: (\d{1,7}) reqs?")
-_SILENCE = re.compile(r"^\s*#.{0,80}(?:no (?:further|more) (?:output|lines?|log)|hangs?|stuck|nothing (?:more|further|else)|silence)", re.IGNORECASE)
-_WORLD = re.compile(r"rank (\d{1,6}) in world size (\d{1,6})")
-_MULTI = re.compile(r"(?:nnodes'?[=:] ?|node_rank=|--nnodes )(\d{1,5})")
-_ECHO = frozenset(("gdr-disabled",))
 
 
 def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, unready_is_failure: bool = True) -> Dict[str, Any]:
@@ -150,7 +53,7 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
     words: List[str] = []
     for event in reader.events(listed, wanted(), stats):
         stream = by_name.get(event.file) or streams[0]
-        _take(stream, event, versions, words)
+        take(stream, event, versions, words)
     for stream in streams:
         stream.marks.sort(key=lambda mark: mark.line)
         stream.hits.sort(key=lambda hit: hit.at)
@@ -158,209 +61,6 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
     document = case.judge()
     document["paths"] = list(paths) if paths is not None else [source.name for source in listed]
     return document
-
-
-_WANTED: List[str] = []
-
-
-def wanted() -> List[str]:
-    """Literals for the reader's scanner: markers and signatures."""
-    if not _WANTED:
-        seen: Set[str] = set()
-        for needle in phases.needles() + [row.needle for row in rows()] + ["Running: ", "Process ", "# no "]:
-            if needle not in seen:
-                seen.add(needle)
-                _WANTED.append(needle)
-    return _WANTED
-
-
-# -- reading: one event to what is kept of it
-
-
-def _take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str]) -> None:
-    stream.events += 1
-    if event.node:
-        stream.nodes[event.node] = stream.nodes.get(event.node, 0) + 1
-    if event.process == "kernel":
-        stream.kernel += 1
-    if event.time is not None and event.clock == "wall":
-        if stream.first is None or event.time < stream.first:
-            stream.first = event.time
-        if stream.last is None or event.time > stream.last:
-            stream.last = event.time
-    if event.line > stream.last_line:
-        stream.last_line, stream.last_raw = event.line, event.raw
-    line = _words_of(event)
-    if len(words) < 400 and ("args" in line or "config:" in line or "nccl" in line or "version" in line):
-        words.append(line[:6000])
-        for name, value in advisories.versions_of(line).items():
-            versions.setdefault(name, value)
-        found = _MULTI.search(line)
-        if found and int(found.group(1)) >= 1:
-            stream.multi = (
-                stream.multi or (found.group(0).startswith(("nnodes", "--nnodes")) and int(found.group(1)) > 1) or found.group(0).startswith("node_rank")
-            )
-    if '" 500 ' in line and "POST /" in line:
-        stream.refused_requests += 1
-    if _SILENCE.match(line):
-        stream.silent_note = line.strip()[:200]
-    marker = phases.marker_of(line) if event.level not in ("ERROR", "CRITICAL") and not event.exceptions else None
-    if marker is not None:
-        _marked(stream, event, marker, line)
-        if not event.body:
-            return
-    hit = _hit(stream, event, line)
-    if hit is not None and len(stream.hits) < MAX_KEPT:
-        stream.hits.append(hit)
-
-
-def _words_of(event: Event) -> str:
-    """The first line of an event with its prefixes, except where it is wrapped as a record."""
-    if event.raw[:1] == "{" or (event.text and event.text not in event.raw):
-        return event.text
-    return clean(event.raw)
-
-
-def _marked(stream: Stream, event: Event, marker: Marker, line: str) -> None:
-    if marker.stage in ("served", "serving"):
-        if marker.stage == "served":
-            stream.served += 1
-        found = _RUNNING.search(line)
-        if found:
-            stream.running = int(found.group(1))
-        rate = _THROUGHPUT.search(line)
-        if rate and len(stream.rates) < 100000:
-            stream.rates.append((float(rate.group(1)), float(rate.group(3))))
-            if stream.rate_line is None and float(rate.group(1)) > 0:
-                stream.rate_line = Hit(
-                    stream.index,
-                    event.line,
-                    event.line,
-                    event.time,
-                    event.clock,
-                    event.node,
-                    event.process,
-                    event.rank,
-                    event.pid,
-                    event.level,
-                    None,
-                    0,
-                    "prefix_cache",
-                    "prefix_cache_ineffective",
-                    event.text[:1000],
-                    event.raw,
-                    "prefill",
-                    "serving",
-                    False,
-                )
-        if any(mark.marker.stage == marker.stage for mark in stream.marks[-3:]):
-            return
-    world = _WORLD.search(line)
-    if world:
-        stream.world = world.group(2)
-    if len(stream.marks) < MAX_KEPT:
-        stream.marks.append(Mark(event.line, event.time if event.clock in ("wall", "near") else None, event.process, event.rank, event.pid, marker, line[:300]))
-
-
-def _hit(stream: Stream, event: Event, line: str) -> Optional[Hit]:
-    """What an event says, None when it says nothing of a failure."""
-    lines: List[Tuple[int, str]] = [(event.line, line)]
-    frames: List[str] = []
-    code = False
-    for index, text in enumerate(event.body):
-        if _FRAME_LINE.match(text):
-            frames.append(text)
-            code = True
-            continue
-        if code and text.startswith("    "):
-            continue
-        code = False
-        if text.strip():
-            raw = event.body_raw[index] if index < len(event.body_raw) else text
-            shown = text if raw[:1] == "{" else clean(raw)
-            lines.append((event.body_lines[index] if index < len(event.body_lines) else event.line, shown))
-    numbers = {number for number, _text in lines}
-    for text, number in event.exceptions:
-        if number not in numbers:
-            lines.append((number, text))
-    calm = event.level in ("INFO", "DEBUG")
-    best: Optional[Signature] = None
-    best_at, best_text, best_weight = 0, "", -1
-    relay: Optional[Signature] = None
-    relay_at, relay_text = 0, ""
-    known: Dict[int, str] = {}
-    for number, text in lines:
-        row = verdict.match(text)
-        if row is None:
-            continue
-        known[number] = row.role
-        if row.role in ("noise", "decoy"):
-            if number == event.line:
-                if event.level in ("ERROR", "CRITICAL"):
-                    return None
-                if len(stream.quiet) < 20 and row.role == "noise":
-                    stream.quiet.append(row.id)
-            continue
-        if row.role == "relay":
-            if relay is None or (row.cause and not relay.cause):
-                relay, relay_at, relay_text = row, number, text
-            continue
-        if calm and row.id not in _ECHO:
-            continue
-        weight = _weight(row, event, text)
-        if weight > best_weight:
-            best, best_at, best_text, best_weight = row, number, text, weight
-    frame_phase, stage = phases.phase_of_frames("\n".join(frames)) if frames else ("", "")
-    if best is not None:
-        return _make(stream, event, best_at, best, best_weight, best.cls, best.cause, best_text, frame_phase, stage)
-    unknown = [(number, text) for text, number in event.exceptions if number not in known]
-    if unknown and not calm:
-        number, text = unknown[0]
-        cls, cause = verdict.generic(text, frame_phase)
-        return _make(stream, event, number, None, 3, cls, cause, text, frame_phase, stage)
-    if relay is not None:
-        return _make(stream, event, relay_at, relay, 1, relay.cls, relay.cause, relay_text, frame_phase, stage)
-    if event.level in ("ERROR", "CRITICAL") and event.line not in known and event.process != "kernel":
-        return _make(stream, event, event.line, None, 2, "engine_bug", "unknown", event.text, frame_phase, stage)
-    return None
-
-
-def _weight(row: Signature, event: Event, text: str) -> int:
-    """How much of a root a line is: the row's weight, less where the line is a mere warning of the engine, and by code for an Xid."""
-    weight = row.weight
-    if row.id == "xid":
-        found = verdict.xid(text)
-        return found[4] if found else weight
-    if event.level == "WARNING" and ".py:" in event.source and not event.exceptions:
-        return max(weight - 2, 2)
-    return weight
-
-
-def _make(stream: Stream, event: Event, at: int, row: Optional[Signature], weight: int, cls: str, cause: str, text: str, phase: str, stage: str) -> Hit:
-    return Hit(
-        stream.index,
-        event.line,
-        at,
-        event.time,
-        event.clock,
-        event.node,
-        event.process,
-        event.rank,
-        event.pid,
-        event.level,
-        row,
-        weight,
-        cls,
-        cause,
-        text[:4000],
-        event.raw_at(at) or text[:4000],
-        phase,
-        stage,
-        any(number == at for _text, number in event.exceptions),
-    )
-
-
-# -- judging
 
 
 class _Case:
@@ -437,7 +137,7 @@ class _Case:
     def _healed(self, hit: Hit) -> None:
         if len(self.against) < 8:
             self.against.append(
-                "%s:%d looked like %s, but the engine became ready after it" % (_base(self.streams[hit.stream].name), hit.at, hit.cls or "a failure")
+                "%s:%d looked like %s, but the engine became ready after it" % (base(self.streams[hit.stream].name), hit.at, hit.cls or "a failure")
             )
 
     def _asked_line(self, stream: Stream, start: int) -> Optional[int]:
@@ -471,8 +171,11 @@ class _Case:
         return first
 
     def _credible(self, hits: List[Hit], ready: bool) -> List[Hit]:
-        """Drop error lines of unknown meaning on runs that went on serving: requests fail for many reasons."""
-        if not ready or any(_fatal(hit) and hit.row is not None for hit in hits):
+        """Drop what the engine survived on runs that went on serving: requests fail for many reasons."""
+        if not ready:
+            return hits
+        hits = [hit for hit in hits if not _of_request(hit)]
+        if any(_fatal(hit) for hit in hits):
             return hits
         return [hit for hit in hits if hit.row is not None and hit.weight >= _LIKELY]
 
@@ -840,16 +543,16 @@ class _Case:
     def _evidence(self, root: Hit, hits: List[Hit]) -> None:
         relays = sum(1 for hit in hits if hit.row is not None and hit.row.role == "relay")
         if root.row is not None:
-            self.why.append("signature %s at %s:%d" % (root.row.id, _base(self.streams[root.stream].name), root.at))
+            self.why.append("signature %s at %s:%d" % (root.row.id, base(self.streams[root.stream].name), root.at))
         else:
-            self.why.append("no signature knows it; it is the first exception or error at %s:%d" % (_base(self.streams[root.stream].name), root.at))
+            self.why.append("no signature knows it; it is the first exception or error at %s:%d" % (base(self.streams[root.stream].name), root.at))
         if root.phase:
             self.why.append("the traceback ran through %s" % root.stage)
         if relays:
             self.why.append("%d lines only relay it" % relays)
         others = [hit for hit in hits if hit is not root and hit.root and hit.weight >= _LIKELY and hit.cls != root.cls]
         for hit in others[:3]:
-            self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, _base(self.streams[hit.stream].name), hit.at))
+            self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, base(self.streams[hit.stream].name), hit.at))
         for hit in hits:
             if hit.row is not None and hit.row.id == "xid" and hit is not root:
                 found = verdict.xid(hit.text)
@@ -947,8 +650,9 @@ class _Case:
 # -- small questions about one stream
 
 
-def _base(name: str) -> str:
-    return PurePath(name).name or name
+def _of_request(hit: Hit) -> bool:
+    """An error of unknown meaning in a front end that says nothing of the engine's end: a request failed."""
+    return hit.row is None and not hit.relay and hit.process.lower().startswith("apiserver")
 
 
 def _relayed(hit: Hit) -> bool:
@@ -1038,7 +742,7 @@ def _skew(streams: List[Stream]) -> Tuple[Dict[str, float], Dict[str, Any]]:
     lanes: Dict[str, List[Tuple[str, float]]] = {}
     for stream in streams:
         for mark in stream.marks:
-            found = _WORLD.search(mark.text) if mark.marker.stage == "ranks" else None
+            found = WORLD.search(mark.text) if mark.marker.stage == "ranks" else None
             if found and mark.time is not None:
                 lanes.setdefault(stream.lane, []).append((found.group(2), mark.time))
     note: Dict[str, Any] = {"known": False, "offsets": {}}
@@ -1071,4 +775,4 @@ def _unique(texts: Iterable[str]) -> List[str]:
     return list(dict.fromkeys(texts))
 
 
-__all__ = ["CAUSES", "diagnose", "wanted"]
+__all__ = ["diagnose", "wanted"]

@@ -68,13 +68,40 @@ def match(text: str) -> Optional[Signature]:
     return best
 
 
-def generic(exception: str, frames: str) -> Tuple[str, str]:
-    """Class and cause of an exception that no signature knows (``Type: message``), ``("engine_bug", "unknown")`` when its type says nothing."""
+# Where a traceback of unknown message ended: the library that raised it says more than the type. The deepest frame counts.
+RAISED_IN: Tuple[Tuple[str, str, str], ...] = (
+    (r"kv_offload|offloading(?:_connector)?\b|lmcache", "engine_bug", "kv_offload_connector_bug"),
+    (r"nixl", "nixl", "nixl_transport"),
+    (r"deep_ep|nvshmem", "nvshmem", "nvshmem_init"),
+    (r"pynccl", "nccl_other", "nccl_unknown"),
+    (r"flashinfer/jit|cpp_extension|triton/(?:backends|compiler|runtime/build)|tvm_ffi", "dependency", "jit_build_failure"),
+    (r"safetensors|weight_utils", "weights", "weights_read_failure"),
+    (r"huggingface_hub|hf_transfer|hf_xet", "weights", "hub_access"),
+    (r"/ray/", "configuration", "ray_placement"),
+    (r"torch/(?:_dynamo|_inductor)", "engine_bug", "model_or_fork_bug"),
+)
+
+
+def generic(exception: str, phase: str, frames: str) -> Tuple[str, str]:
+    """Class and cause of an exception that no signature knows.
+
+    Args:
+        exception: ``Type: message``.
+        phase: phase that the traceback's functions tell, empty unknown.
+        frames: its frames, deepest last.
+
+    Returns:
+        ``("engine_bug", "unknown")`` when neither its type nor where it was raised says anything.
+    """
     name = exception.split(":", 1)[0].strip()
+    deepest = "\n".join(frames.split("\n")[-2:])
+    for pattern, cls, cause in RAISED_IN:
+        if phases.compiled(pattern).search(deepest):
+            return cls, cause
     for pattern, cls, cause in GENERIC:
         if phases.compiled(pattern).search(name):
             return cls, cause
-    if frames == "weights_load" and re.search(r"(?:KeyError|AssertionError)$", name):
+    if phase == "weights_load" and name.endswith(("KeyError", "AssertionError")):
         return "weights", "model_version_mismatch"
     return "engine_bug", "unknown"
 

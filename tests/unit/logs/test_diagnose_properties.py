@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.logs import signatures
@@ -17,6 +17,11 @@ from tests.unit.logs.test_diagnose_rules import BEGIN, FAILED_START, LOAD, READY
 LINES = [line for text in (BEGIN, LOAD, READY, STOP, RELAYS, FAILED_START) for line in text.split("\n")]
 LINES += [row.positive for row in signatures.rows()] + [row.negative for row in signatures.rows()]
 LINES += ["Traceback (most recent call last):", '  File "/x.py", line 5, in load_model', "    raise x", "", "\x1b[31m", "\r"]
+
+
+# A verdict over a few logs costs milliseconds, a hundred of them seconds: few in every run, all that the profile asks for when it asks for many.
+ASKED = settings.default.max_examples
+FEW = settings(max_examples=40 if ASKED <= 100 else ASKED)
 
 
 def check(logs: List[bytes]) -> None:
@@ -38,11 +43,13 @@ def check(logs: List[bytes]) -> None:
         assert lane["reached"] in PHASES
 
 
+@FEW
 @given(st.lists(st.binary(max_size=400), max_size=3))
 def test_any_bytes(logs: List[bytes]) -> None:
     check(logs)
 
 
+@FEW
 @given(st.lists(st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=60)), max_size=40), min_size=1, max_size=3), st.booleans())
 def test_any_mixture_of_lines(logs: List[List[str]], cut: bool) -> None:
     texts = ["\n".join(lines) for lines in logs]

@@ -254,6 +254,15 @@ def test_an_unknown_exception_is_told_with_little_confidence() -> None:
     )
 
 
+def test_an_unknown_message_is_placed_by_where_it_was_raised() -> None:
+    head = "(EngineCore pid=2) ERROR 08-01 10:09:00 [core.py:7] "
+    lines = (
+        "EngineCore encountered a fatal error.", "Traceback (most recent call last):", '  File "/v/vllm/v1/engine/core.py", line 5, in run_busy_loop',
+        '  File "/v/vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py", line 734, in update_state_after_alloc', "AssertionError")
+    verdict = judge(BEGIN + LOAD + READY + "".join(head + line + "\n" for line in lines))
+    assert verdict["cause"] == "kv_offload_connector_bug" and verdict["confidence"] == "low"
+
+
 def test_first_failure_is_the_line_of_the_file() -> None:
     text = BEGIN + trace("load_model", "ValueError: Load format `fastsafe` is not supported")
     verdict = judge(text)
