@@ -227,6 +227,8 @@ class Node:
             return Answer(False, [], False, told, state, number, [], self.warnings, plan.old)
         if plan.start or plan.restart:
             self._startable(made)
+        if record_changes and not diff:
+            diff.append(release.shown(Item(made.record_path, release.told(made.record), 0o644), release.told(plan.old), None))
         if not self.check:
             self._act(made, changes, plan, link_on, link_start, told, state, number, keep)
         return Answer(True, [item.path for item in changes], plan.restart, told, state, number, diff, self.warnings, dict(made.record, number=number))
@@ -283,7 +285,8 @@ class Node:
         if given:
             return given
         here = release.number_of(old)
-        if here and not other_secrets and old.get("files") == made.record["files"] and all(old.get(key) == made.record[key] for key in ("image", "runtime", "venv")):
+        alike = old.get("files") == made.record["files"] and all(old.get(key) == made.record[key] for key in ("image", "runtime", "venv"))
+        if here and alike and not other_secrets:
             return here
         return max([here] + self._numbers(made.name)) + 1
 

@@ -231,8 +231,14 @@ def number_of(found: Mapping[str, Any]) -> int:
 
 def same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Two records say the same, but for their number, time and start key."""
+    return told(first) == told(second)
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """What a record says of the release itself, as JSON to compare and to show; empty for none."""
     extra = ("number", "deployed", "start", "rolled_back_from")
-    return {key: value for key, value in first.items() if key not in extra} == {key: value for key, value in second.items() if key not in extra}
+    shown_only = {key: value for key, value in found.items() if key not in extra}
+    return json.dumps(shown_only, indent=2, sort_keys=True) + "\n" if shown_only else ""
 
 
 def shown(item: Item, before: Optional[str], mode: Optional[int]) -> Dict[str, str]:

@@ -138,6 +138,15 @@ def test_check_mode_tells_the_truth_and_touches_nothing(fake: Fake) -> None:
     assert deploy(fake, entry(), check=True).changed is False
 
 
+def test_a_new_digest_of_the_plan_alone_changes_the_record_and_shows_it(fake: Fake) -> None:
+    deploy(fake, entry())
+    fake.asked()
+    answer = here(fake).deploy(entry(), {}, {"plan_sha256": "feed"}, "started")
+    assert (answer.changed, answer.restart, answer.number) == (True, False, 1) and fake.asked() == []
+    assert '"plan_sha256": "feed"' in answer.diff[0]["after"] and '"plan_sha256": ""' in answer.diff[0]["before"]
+    assert here(fake).deploy(entry(), {}, {"plan_sha256": "feed"}, "started").changed is False
+
+
 def test_check_mode_works_where_nothing_is_installed(fake: Fake) -> None:
     def nothing(argv: Sequence[str], limit: float) -> module.Ran:
         return 127, "", "%s: No such file or directory" % argv[0]
