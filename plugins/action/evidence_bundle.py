@@ -45,7 +45,8 @@ class ActionModule(ActionBase):
         if not args["folder"]:
             raise AnsibleActionFail("folder: the folder that was opened is missing")
         nodes, unreachable, failed = _nodes(variables, args["read"])
-        result.update(changed=not check, folder=args["folder"], nodes=nodes, unreachable=unreachable, refused=failed)
+        # A key `unreachable` would make Ansible think that this host is.
+        result.update(changed=not check, folder=args["folder"], frozen=sorted(nodes), absent=unreachable, not_frozen=failed)
         if not check:
             _index(args["folder"], nodes, unreachable, failed)
         if not args["quiet"]:
@@ -85,6 +86,7 @@ def _nodes(variables: Mapping[str, Any], read: str) -> Tuple[Dict[str, Any], Dic
         found = hostvars[name].get(read)
         found = found if isinstance(found, Mapping) else {}
         why = " ".join(str(found.get("msg") or "nothing was read").split())[:300]
+        why = why[13:] if why.startswith("Task failed: ") else why
         if found.get("unreachable"):
             unreachable[str(name)] = why
         elif found.get("failed") or not (found.get("archive") or found.get("would")):

@@ -86,12 +86,17 @@ folder:
   returned: always
   type: str
   sample: /srv/evidence/20260301T120000Z
-nodes:
-  description: What was frozen of each node, as it stands in C(index.json).
+frozen:
+  description: Names of the nodes that were frozen. What was frozen of each stands in C(index.json).
+  returned: with O(state=closed)
+  type: list
+  elements: str
+absent:
+  description: Nodes that did not answer, with the reason.
   returned: with O(state=closed)
   type: dict
-unreachable:
-  description: Nodes that did not answer, with the reason.
+not_frozen:
+  description: Nodes that answered and could not be frozen, with the reason.
   returned: with O(state=closed)
   type: dict
 """

@@ -183,3 +183,12 @@ def test_recorded_nodes_and_the_bundle_of_them(diagnose: Callable[..., Told], in
     refused = diagnose([damaged / "b300-01"])
     assert refused.run.rc == 2 and "answers.json is not what was recorded" in " ".join(refused.run.text.split())
     assert diagnose([damaged / "b300-01"], "-e", "diagnose_accept_changed=true", "-e", "diagnose_fail_on=refused").run.rc == 0
+
+
+def test_a_node_that_does_not_answer_is_named_and_the_others_are_diagnosed(diagnose: Callable[..., Told], inventory: Any, tmp_path: pathlib.Path) -> None:
+    hosts = inventory({
+        "b300-01": Spec(name="b300-01", hardware="b300"),
+        "away": {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-o ConnectTimeout=2"}})
+    told = diagnose([], "-e", "evidence_dir=%s" % (tmp_path / "ev"), inventory=hosts)
+    case = told.document["cases"][0]
+    assert set(case["absent"]) == {"away"} and case["confidence"] == "low" and "away" in case["next_action"]

@@ -109,6 +109,12 @@ def _case(case: Mapping[str, Any]) -> Dict[str, Any]:
         "absent": {_text(name): _text(why) for name, why in (case.get("absent") or {}).items()},
         "skew": _skew(case.get("skew")),
     }
+    if made["absent"] and not made["failed"]:
+        # Nothing is known of a node that did not answer, so nothing is sure of the whole.
+        names = fold([plain(name) for name in made["absent"]], 60)
+        made["confidence"] = "low"
+        made["next_action"] = "Get the logs of %s: without them this holds for the other nodes alone." % names
+        made["collect"].append("the logs of %s" % names)
     for name in ("lines", "bytes"):
         made[name] = case[name] if isinstance(case.get(name), int) else 0
     return made
@@ -194,7 +200,8 @@ def headline(case: Mapping[str, Any]) -> str:
     """One line for a case."""
     phase, kind = plain(case["phase"] or "an unknown phase"), plain(case["class"] or "unknown")
     if not case["failed"]:
-        return "no failure; the last phase reached is %s" % phase
+        what = "no failure on the nodes that answered" if case["absent"] else "no failure"
+        return "%s; the last phase reached is %s" % (what, phase)
     cause = " (%s)" % plain(case["cause"]) if case["cause"] and case["cause"] != case["class"] else ""
     if case["first_failure"] is None:
         return "failed in %s; the first failure is not in these logs%s" % (phase, "" if kind in ("unknown", "none") else ", by all signs %s" % kind)
@@ -245,7 +252,7 @@ def terminal(document: Mapping[str, Any], columns: int = 100, where: str = "") -
 def _verdict(case: Mapping[str, Any], columns: int, most: int) -> List[Line]:
     page = _Lines(columns, most)
     sign, color = ("✘", "red") if case["failed"] else ("✔", "green")
-    if case["failed"] and case["first_failure"] is None:
+    if (case["failed"] and case["first_failure"] is None) or (case["absent"] and not case["failed"]):
         sign, color = "?", "purple"
     page.add("%s %s" % (sign, headline(case)), color)
     first = case["first_failure"]
@@ -398,7 +405,8 @@ def chart(case: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
         return None
     first = case["first_failure"] or {}
     times = [moment for lane in lanes for band in lane["phases"] for moment in (band["start"], band["end"]) if moment is not None]
-    marks = [place for place in [first, *case["relays"]] if place and place.get("time")]
+    # Marks alone make no axis: lanes without times stand in the order of their phases.
+    marks = [place for place in [first, *case["relays"]] if times and place and place.get("time")]
     times += [place["time"] for place in marks]
     # Seconds since boot and since the epoch have no common line.
     if times and max(times) > 3e8:

@@ -63,6 +63,12 @@ def test_a_healthy_run_and_an_abstention_say_so() -> None:
     assert any("the kernel log of b300-02" in line for line in lines) and not any("first  " in line for line in lines)
 
 
+def test_a_healthy_verdict_over_a_part_of_the_nodes_is_not_sure() -> None:
+    made = document(samples.healthy(absent={"b300-02": "timed out"}, confidence="high"))
+    assert shown(made)[0] == "? no failure on the nodes that answered; the last phase reached is decode"
+    assert made["cases"][0]["confidence"] == "low" and "the logs of b300-02" in made["cases"][0]["collect"]
+
+
 def test_several_cases_have_a_line_each_and_failures_come_first() -> None:
     fine = [samples.healthy(paths=["logs/ok%d.log" % number]) for number in range(30)]
     made = document(*fine, samples.case(paths=["logs/bad.log"]), refused=[("x.bin", "is no log")] * 9)
