@@ -130,14 +130,13 @@ def _kernel(node: Node) -> str:
 
 
 def _load(node: Node, module: str) -> Optional[Reason]:
-    seen = set(telling(node.run(["dmesg"], 30).out, module))
+    before = set(node.run(["dmesg"], 30).out.splitlines())
     ran = node.run(["modprobe", module], LIMIT)
     if ran.rc == 0:
         return None
-    lines = telling(node.run(["dmesg"], 30).out, module)
-    # The kernel logs the same refusal in the same words each time.
-    fresh = [line for line in lines if line not in seen] or lines
-    return loading(module, ran.text, fresh, _kernel(node))
+    # Refusals of earlier tries stand there, too, in the same words but for their times.
+    fresh = [line for line in node.run(["dmesg"], 30).out.splitlines() if line not in before]
+    return loading(module, ran.text, telling("\n".join(fresh), module), _kernel(node))
 
 
 def _expected(node: Node, module: str) -> Optional[Reason]:

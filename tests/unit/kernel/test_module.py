@@ -139,6 +139,14 @@ def test_a_refusal_is_explained_and_nothing_is_persisted() -> None:
     assert not result["changed"] and result["failed_modules"][0]["kind"] == "unknown_symbol" and result["loaded"] == []
 
 
+def test_refusals_of_earlier_tries_do_not_count() -> None:
+    linux = Linux()
+    linux.dmesg = "[0.5] nvidia_peermem: disagrees about version of symbol %s\n[0.6] nvidia_peermem: module verification failed: tainting kernel\n" % PEER
+    linux.refused["nvidia_peermem"] = "Invalid argument"
+    failed = module.present(linux.node, "nvidia_peermem", False, True, False).failed
+    assert failed and (failed.kind, failed.lines) == ("no_peer_symbols", [])
+
+
 @pytest.mark.parametrize("what", ["absent", "built without", "legacy", "core without", "no core with it on disk"])
 def test_check_mode_sees_what_would_refuse(what: str) -> None:
     linux = Linux(*(["nv_peer_mem"] if what == "legacy" else ["ib_core"] if what == "core without" else []))

@@ -34,14 +34,14 @@ class Lab:
         self.settings = settings
 
     def run(self, command: str) -> str:
-        return costume.run(self.settings, costume.find(self.settings, NODE), command)
+        return costume.run(self.settings, costume.find(self.settings, NODE), command).strip()
 
     def ansible(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(Path(sys.executable).with_name(program)), "-i", str(self.settings.inventory), *arguments]
         env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
 
-    def module(self, name: str, *options: str, **arguments: Any) -> dict[str, Any]:
+    def module(self, name: str, /, *options: str, **arguments: Any) -> dict[str, Any]:
         """Result of a module, failed or not."""
         done = self.ansible("ansible", NODE, "-m", "inferops.vllm." + name, "-a", json.dumps(arguments), *options)
         found = re.search(r"(?:SUCCESS|CHANGED|FAILED!) => (\{.*\})", done.stdout, re.S)
@@ -132,7 +132,8 @@ def test_provision_brings_the_branch_and_a_second_run_changes_nothing(node: Lab)
 def test_fabric_manager_of_another_source_is_replaced(node: Lab) -> None:
     node.install("nvidia-fabricmanager-580=580.82.07-0ubuntu1")
     result = node.packages(driver=False, headers=False, components=["fabricmanager", "nvlsm"])
-    assert result["changed"] and result["transaction"]["remove"] == {"nvidia-fabricmanager-580": "580.82.07-0ubuntu1"}
+    assert result["changed"], result
+    assert result["transaction"]["remove"] == {"nvidia-fabricmanager-580": "580.82.07-0ubuntu1"}
     assert node.versions()["nvidia-fabricmanager"] == NEWEST + "-1"
 
 
