@@ -128,7 +128,7 @@ def _findings(verdict: Verdict, steps: Sequence[Step], reading: Optional[metrics
     if reading is None:
         found.append(finding("prefix.metrics", "warn", unread.text if unread else "not read", "vLLM's counters", where=where,
                              why="without the counters only the reply's own cached tokens can say it",
-                             fix="let verify read /metrics of every API server (verify_servers)"))
+                             fix="let verify read /metrics of every API server (verify_endpoints)"))
     elif reading.broken:
         found.append(finding("prefix.metrics", "warn", "no number: %s" % ", ".join(reading.broken), "numbers", where=where,
                              why="a counter that is NaN says nothing"))
@@ -381,7 +381,7 @@ def judge(steps: Sequence[Step], block: Optional[int], reach: int, caching: Opti
                        "share at least %d tokens, or set a smaller --block-size where the model allows it" % (reach + 1))
     if not moved and not reported:
         why = next((s.note for s in steps if s.note), "") or "neither counters nor cached tokens were to be had"
-        return Verdict(CANNOT_TELL, why, "only counters tell a cache hit", "let verify read /metrics (verify_servers), or set --enable-prompt-tokens-details")
+        return Verdict(CANNOT_TELL, why, "only counters tell a cache hit", "let verify read /metrics (verify_endpoints), or set --enable-prompt-tokens-details")
     if any(f is None for f in found):
         return Verdict(CANNOT_TELL, "other requests ran at the same time, and replies do not report cached tokens",
                        "the counters are those of all requests together", "set --enable-prompt-tokens-details, or run the stage at a quiet time")

@@ -489,7 +489,7 @@ def _resources(settings: Settings, last: Mapping[str, Any], where: str) -> List[
     found: List[Dict[str, Any]] = []
     streams = last["concurrency"]
     if not last["metrics_read"] and last["running_max"] is None:
-        return [finding("concurrency.metrics", "warn", "no metrics of vLLM", where=where, fix="let verify read /metrics (verify_servers)",
+        return [finding("concurrency.metrics", "warn", "no metrics of vLLM", where=where, fix="let verify read /metrics (verify_endpoints)",
                         why="whether requests waited or were preempted is not known")]
     preempted = last["preemptions"]
     if preempted is None:

@@ -173,7 +173,8 @@ def run(target: Endpoint, settings: Settings, progress: Optional[Callable[[str],
         trouble = answers[case["id"]].reply.trouble
         hung = trouble is not None and trouble.kind in ("timeout", "refused", "closed", "unreachable")
     if hung:
-        findings += still_healthy(target)
+        # First, since it says more than the request that hung.
+        findings = still_healthy(target) + findings
     return result("request", findings, time.monotonic() - began, data)
 
 

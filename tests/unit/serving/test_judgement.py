@@ -101,7 +101,8 @@ def test_a_node_that_was_not_read_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [
-    ("0.32.0", "0.32.0+cpu", True), ("0.32", "0.32.1", True), ("0.32.0", "0.32.1", False), ("v0.27.1", "0.27.1", True), ("", "0.32", False), ("x", "0.1", False)])
+    ("0.32.0", "0.32.0+cpu", True), ("0.32", "0.32.1", True), ("0.32.0", "0.32.1", False), ("v0.27.1", "0.27.1", True),
+    ("", "0.32", False), ("x", "0.1", False)])
 def test_versions(one: str, other: str, same: bool) -> None:
     assert start.same_version(one, other) is same
 
