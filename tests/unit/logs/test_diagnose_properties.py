@@ -20,7 +20,7 @@ LINES += ["Traceback (most recent call last):", '  File "/x.py", line 5, in load
 
 
 # A verdict over a few logs costs milliseconds, a hundred of them seconds: few in every run, all that the profile asks for when it asks for many.
-ASKED = settings.default.max_examples
+ASKED = (settings.default or settings()).max_examples
 FEW = settings(max_examples=40 if ASKED <= 100 else ASKED)
 
 
