@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The roles image and weights on a real node, against the real registry, with every fault that a deployment must survive.
+
+Asked for with `pytest -m lab tests/unit/lab/test_images_running.py` (root; two to three minutes once root file system
+and image are in the cache). Does not touch a lab that is up already.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import costume, lab, machine, registry
+from tests.lab.settings import REPOSITORY, Settings
+
+NODE = "node1"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WRONG = "wrong-Pw-7d1c2f"
+PLAY = """\
+- hosts: node1
+  gather_facts: false
+  vars:
+    vllm_image: "{{ lab_image }}"
+    vllm_registry: "{{ lab_registry }}"
+    vllm_registry_user: "{{ lab_registry_user }}"
+    vllm_registry_password: "{{ wrong_password | default(lookup('ansible.builtin.file', lab_registry_password_file)) }}"
+    vllm_registry_ca_file: "{{ lab_registry_ca_file }}"
+  roles: ["inferops.vllm.%s"]
+"""
+# Every process, every file below these, and the journal; the words to look for come on standard input.
+SEARCH = r"""
+import os, subprocess, sys
+words = [word.encode() for word in sys.stdin.read().split()]
+found = set()
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    for name in ("cmdline", "environ"):
+        try:
+            data = open("/proc/%s/%s" % (pid, name), "rb").read()
+        except OSError:
+            continue
+        if any(word in data for word in words):
+            found.add("process " + pid)
+for top in ("/etc", "/root", "/run", "/tmp", "/home", "/var/lib/inferops-vllm", "/var/log", "/var/tmp", "/usr/local"):
+    for folder, _names, names in os.walk(top):
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and not os.path.islink(path) and any(word in open(path, "rb").read() for word in words):
+                found.add(path)
+log = subprocess.run(["journalctl", "--no-pager", "--quiet"], capture_output=True).stdout
+if any(word in log for word in words):
+    found.add("journal")
+print("\n".join(sorted(found)))
+"""
+
+pytestmark = pytest.mark.lab
+
+
+class Lab:
+    """One container node beside the registry."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+
+    def shell(self, command: str, data: bytes = b"") -> str:
+        return costume.run(self.settings, costume.find(self.settings, NODE), command, data).strip()
+
+    def play(self, role: str, *options: str, **variables: str) -> tuple[dict[str, Any], str]:
+        """Result of the role's task, and all that was printed."""
+        book = self.folder / f"{role}.yml"
+        book.write_text(PLAY % role)
+        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        program = Path(sys.executable).with_name("ansible-playbook")
+        argv = [str(program), "-i", str(self.settings.inventory), str(book), "-e", json.dumps(variables), "-vv", *options]
+        done = subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        return {"rc": done.returncode, "changed": "changed=0 " not in done.stdout.rpartition("PLAY RECAP")[2]}, said
+
+    def fails(self, role: str, kind: str, *options: str, **variables: str) -> str:
+        result, said = self.play(role, *options, **variables)
+        assert result["rc"] == 2 and f'"kind": "{kind}"' in said, said[-3000:]
+        assert "Traceback" not in said
+        return said
+
+    def search(self, *words: str) -> list[str]:
+        """Where any of the words stands on the node: files, processes, journal."""
+        return self.shell("python3 -c '%s'" % SEARCH.replace("'", "'\\''"), " ".join(words).encode()).split("\n")
+
+    def forget(self) -> None:
+        self.shell("docker images -q --no-trunc | sort -u | xargs -r docker rmi -f; rm -f /var/lib/inferops-vllm/images.json")
+
+
+@pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    if "lab" not in (request.config.getoption("-m") or ""):
+        pytest.skip("boots a node and pulls an image for minutes: ask for it with -m lab")
+    if reason := machine.obstacle():
+        pytest.skip(reason)
+    settings = Settings.from_environment()
+    if lab.recorded(settings):
+        pytest.skip("a lab is up already, which this would take down")
+    try:
+        lab.up(settings, [settings.container_node(1)], [], True, print)
+        yield Lab(settings, tmp_path_factory.mktemp("images"))
+    finally:
+        lab.down(settings, print)
+
+
+def test_no_fault_of_a_registry_leaves_more_than_a_sentence(node: Lab) -> None:
+    node.forget()
+    said = node.fails("image", "credentials", wrong_password=WRONG)
+    assert WRONG not in said
+    name = f"{node.settings.registry}/vllm/vllm-openai"
+    assert "has no digest" in node.fails("image", "absent", vllm_image=f"{name}@sha256:{'ab' * 32}")
+    assert f"it is {name}@sha256:" in node.fails("image", "tag", vllm_image=f"{name}:kimi-k3")
+    registry.stop()
+    try:
+        assert "cannot be reached" in node.fails("image", "unreachable")
+    finally:
+        registry.start(node.settings)
+    assert node.shell("docker images -q") == ""
+    assert node.search(WRONG, base64.b64encode(f"lab:{WRONG}".encode()).decode()) == [""]
+
+
+def test_a_small_disk_is_told_before_and_a_full_one_after(node: Lab) -> None:
+    node.forget()
+    config = '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "storage-driver": "overlay2", "data-root": "/mnt/small"}'
+    node.shell(
+        "systemctl stop docker.socket docker && mkdir -p /mnt/small && mount -t tmpfs -o size=300m tmpfs /mnt/small && "
+        "cp /etc/docker/daemon.json /root/daemon.json && cat > /etc/docker/daemon.json && systemctl start docker", config.encode())
+    certificate = f"/etc/docker/certs.d/{node.settings.registry}"
+    try:
+        assert "of layers to pull" in node.fails("image", "disk_full")
+        # Docker trusts any *.crt, our look before the pull only ours: without it the pull runs into the end of the disk.
+        node.shell(f"mv {certificate}/ca.crt {certificate}/other.crt")
+        assert "the disk is full while the image is unpacked" in node.fails("image", "disk_full", vllm_registry_ca_file="")
+    finally:
+        node.shell(
+            f"mv -n {certificate}/other.crt {certificate}/ca.crt; systemctl stop docker.socket docker; umount /mnt/small; "
+            "cp /root/daemon.json /etc/docker/daemon.json; systemctl start docker")
+
+
+def test_it_is_pulled_once_and_the_password_is_nowhere(node: Lab) -> None:
+    node.forget()
+    result, said = node.play("image", "--check", "--diff")
+    assert result["rc"] == 0 and "would pull" in said and node.shell("docker images -q") == ""
+    result, said = node.play("image", "--diff")
+    assert result["rc"] == 0 and "pulled " in said, said[-3000:]
+    password = registry.password_file(node.settings).read_text(encoding="ascii")
+    assert password not in said
+    registry.stop()
+    try:
+        result, said = node.play("image")
+        assert result["rc"] == 0 and not result["changed"], said[-3000:]
+    finally:
+        registry.start(node.settings)
+    assert node.search(password, base64.b64encode(f"lab:{password}".encode()).decode()) == [""]
+    # The search itself finds what is there.
+    node.shell("cat > /root/planted", f"xx{password}".encode())
+    assert node.search(password) == ["/root/planted"]
+
+
+def test_an_archive_needs_no_network(node: Lab) -> None:
+    node.play("image")
+    identity = node.shell("docker images -q --no-trunc | head -n 1")
+    node.shell(f"mkdir -p /srv && docker save {identity} -o /srv/image.tar")
+    node.forget()
+    said = node.fails("image", "digest", vllm_image_archive="/srv/image.tar")
+    assert identity in said
+    registry.stop()
+    try:
+        result, said = node.play("image", vllm_image_archive="/srv/image.tar", image_id=identity)
+        assert result["rc"] == 0 and result["changed"], said[-3000:]
+        result, said = node.play("image", vllm_image_archive="/srv/image.tar", image_id=identity)
+        assert result["rc"] == 0 and not result["changed"]
+    finally:
+        registry.start(node.settings)
+        node.shell("rm /srv/image.tar")
+
+
+def test_weights_that_are_half_there_are_named_and_then_completed(node: Lab) -> None:
+    node.play("image")
+    node.shell(
+        "rm -rf /srv/mirror /srv/k3 && c=$(docker create $(docker images -q | head -n 1)) && docker cp $c:/models-tiny /srv/mirror && docker rm $c && "
+        "cp -r /srv/mirror /srv/k3 && truncate -s 1000 /srv/k3/*.safetensors")
+    assert "model-00001-of-00001.safetensors is cut" in node.fails("weights", "incomplete", weights_model="/srv/k3")
+    result, said = node.play("weights", weights_model="/srv/k3", weights_from="/srv/mirror", weights_checksums="write")
+    assert result["rc"] == 0 and result["changed"], said[-3000:]
+    result, said = node.play("weights", weights_model="/srv/k3", weights_from="/srv/mirror", weights_checksums="write")
+    assert result["rc"] == 0 and not result["changed"], said[-3000:]
+    node.shell("cd /srv/k3 && sha256sum -c .inferops-vllm.sha256")
+    result, said = node.play("weights", weights_model="moonshotai/Kimi-K3", weights_from="/srv/mirror", vllm_revision=COMMIT)
+    assert result["rc"] == 0 and result["changed"], said[-3000:]
+    assert node.shell("cat /var/lib/vllm/hub/models--moonshotai--Kimi-K3/refs/main") == COMMIT
+    node.shell("mount -t tmpfs -o size=200k tmpfs /srv/k3")
+    try:
+        assert "the weights do not fit" in node.fails("weights", "disk_full", weights_model="/srv/k3", weights_from="/srv/mirror")
+    finally:
+        node.shell("umount /srv/k3")
