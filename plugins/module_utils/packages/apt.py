@@ -123,6 +123,11 @@ def _specs(wanted: Mapping[str, str], remove: Sequence[str]) -> List[str]:
     return ["%s=%s" % (name, version) if version else name for name, version in sorted(wanted.items())] + [name + "-" for name in remove]
 
 
+def _purge(remove: Sequence[str]) -> List[str]:
+    """A pinning package that is only removed leaves its pin behind, since files below /etc stay."""
+    return ["--purge"] if remove else []
+
+
 def simulate_commands(
     wanted: Mapping[str, str], remove: Sequence[str], unhold: bool, reinstall: bool, preferences_file: str,
 ) -> List[List[str]]:
@@ -130,7 +135,7 @@ def simulate_commands(
     options = ["-o", "Dir::Etc::Preferences=" + preferences_file]
     options += ["--allow-change-held-packages"] if unhold else []
     options += ["--reinstall"] if reinstall else []
-    options += ["--allow-downgrades", "--no-install-recommends"]
+    options += ["--allow-downgrades", "--no-install-recommends", *_purge(remove)]
     return [
         ["apt-get", "-q", "-s", *options, "install", *_specs(wanted, remove)],
         ["apt-get", "-q", "-y", "--print-uris", *options, "install", *_specs(wanted, remove)],
@@ -139,7 +144,7 @@ def simulate_commands(
 
 def apply_commands(wanted: Mapping[str, str], remove: Sequence[str], unhold: bool, reinstall: bool) -> List[List[str]]:
     """Fetch everything, then install without the network: a repository that goes away leaves nothing half done."""
-    options = [*_QUIET, "--allow-downgrades", *(["--allow-change-held-packages"] if unhold else []), *(["--reinstall"] if reinstall else [])]
+    options = [*_QUIET, "--allow-downgrades", *_purge(remove), *(["--allow-change-held-packages"] if unhold else []), *(["--reinstall"] if reinstall else [])]
     return [
         ["apt-get", *options, "--download-only", "install", *_specs(wanted, remove)],
         ["apt-get", *options, "--no-download", "install", *_specs(wanted, remove)],

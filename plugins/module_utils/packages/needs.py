@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence
 
+from ..node.text import integer
 from ..plan.groups import NODE_GROUPS
 from ..plan.profiles import HARDWARE, hardware_of_name, hardware_of_pci
 
@@ -23,15 +24,21 @@ def _table(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _items(facts: Mapping[str, Any], key: str) -> List[Mapping[str, Any]]:
+    """The tables in a list of the facts; facts of a recording may be anything."""
+    value = facts.get(key)
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
 def hardware_of(facts: Mapping[str, Any]) -> str:
     """Key of the hardware table for the GPUs that the facts name, by PCI id, else by product name; empty when none is known."""
     gpu = _table(facts, "gpu")
-    for entry in gpu.get("pci") or ():
-        found = hardware_of_pci(str(entry.get("device", ""))) if isinstance(entry, Mapping) else ""
+    for entry in _items(gpu, "pci"):
+        found = hardware_of_pci(str(entry.get("device", "")))
         if found:
             return found
-    for entry in gpu.get("gpus") or ():
-        found = hardware_of_name(str(entry.get("name", ""))) if isinstance(entry, Mapping) else ""
+    for entry in _items(gpu, "gpus"):
+        found = hardware_of_name(str(entry.get("name", "")))
         if found:
             return found
     return ""
@@ -74,7 +81,7 @@ def needs(facts: Mapping[str, Any], hardware: str = "", flavour: str = "auto", f
         return answer
     kind = fabric if fabric != "auto" else (row.fabric if row else "")
     if not kind:
-        kind = "nvlink5" if found.get("sw_mng") else "nvswitch" if (found.get("nvswitches") or 0) > 0 else "none"
+        kind = "nvlink5" if found.get("sw_mng") else "nvswitch" if (integer(found.get("nvswitches")) or 0) > 0 else "none"
         reasons.append("this hardware is in no table: %s" % {
             "nvlink5": "HCAs manage NVLink switches", "nvswitch": "there are NVSwitches", "none": "there is no NVSwitch"}[kind])
     answer["fabric"] = kind
@@ -140,9 +147,9 @@ def restart_dangers(facts: Mapping[str, Any], modules: Sequence[str]) -> List[st
     if not rdma:
         return ["the network of this node was not read"]
     dangers = []
-    for hca in rdma.get("hcas") or ():
-        carries = hca.get("carries") if isinstance(hca, Mapping) else None
-        if carries:
+    for hca in _items(rdma, "hcas"):
+        carries = hca.get("carries")
+        if carries and isinstance(carries, (list, tuple)):
             words = {"ssh": "this SSH session", "default_route": "the default route"}
             dangers.append("%s carries %s" % (hca.get("name"), " and ".join(words.get(str(one), str(one)) for one in carries)))
     unknown = _table(rdma, "unknown")
@@ -228,7 +235,7 @@ def fabric_faults(facts: Mapping[str, Any], answer: Mapping[str, Any]) -> List[s
             faults.append("%s is of %s, the loaded driver of %s" % (title, found.get("version") or "no version", loaded))
         service = _table(found, "service")
         if service.get("active") != "active":
-            told = [str(line.get("text")) for line in found.get("log") or () if isinstance(line, Mapping) and line.get("kind") != "configured"]
+            told = [str(line.get("text")) for line in _items(found, "log") if line.get("kind") != "configured"]
             faults.append("%s is %s%s" % (title, service.get("active") or "not there", ": " + told[-1] if told else ""))
     if answer.get("nvlsm") and not _table(fabric, "nvlsm").get("version"):
         faults.append("nvlsm is not installed")

@@ -119,6 +119,7 @@ def test_provision_brings_the_branch_and_a_second_run_changes_nothing(node: Lab)
     assert set(versions.values()) == {NEWEST + "-1", "580-1"}, versions
     assert versions["nvidia-fabricmanager"] == NEWEST + "-1" and "nvidia-fabricmanager-575" not in versions
     assert versions["nvidia-driver-pinning-580"] == "580-1" and "nvidia-driver-pinning-575" not in versions
+    assert node.run("ls /etc/apt/preferences.d") == "inferops-vllm-driver\nnvidia-driver-pinning-580", "no pin of the old branch is left"
     assert node.run("apt-mark showhold") == "nvidia-dkms-open", "the hold is back"
     assert node.run("cat /sys/module/nvidia/version") == NEWEST
     assert node.run("systemctl is-active nvidia-fabricmanager nvidia-persistenced") == "active\nactive"

@@ -50,6 +50,10 @@ def test_simulation_is_read_whole() -> None:
     assert (change.download, change.disk, change.error) == (350_000_000, 1_234_000_000, "")
 
 
+def test_what_is_purged_is_removed() -> None:
+    assert apt.parse_simulation("Purg nvidia-driver-pinning-575 [575-1]\n", 0).remove == {"nvidia-driver-pinning-575": "575-1"}
+
+
 def test_freed_space_is_negative_and_nothing_to_do_is_empty() -> None:
     assert apt.parse_simulation("", 0, "After this operation, 21.8 kB disk space will be freed.\n").disk == -21_800
     assert apt.parse_simulation("0 upgraded, 0 newly installed\n", 0).empty
@@ -130,7 +134,9 @@ def test_commands_name_every_version_and_never_touch_in_a_simulation() -> None:
     actions, sizes = apt.simulate_commands({"nvidia-open": "580.95.05-1", "nvlsm": ""}, ["nvidia-imex-575"], True, False, "/x/preferences")
     assert "-s" in actions and "--print-uris" in sizes and "Dir::Etc::Preferences=/x/preferences" in actions
     assert actions[-3:] == ["nvidia-open=580.95.05-1", "nvlsm", "nvidia-imex-575-"]
+    assert "--purge" in actions and "--purge" in apt.apply_commands({}, ["nvidia-driver-pinning-575"], False, False)[1]
     fetch, install = apt.apply_commands({"nvidia-open": "580.95.05-1"}, [], False, False)
+    assert "--purge" not in install
     assert "--download-only" in fetch and "--no-download" in install and "--allow-change-held-packages" not in install
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.filter import provision
@@ -150,6 +150,8 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
     inner, max_size=5), max_leaves=12)
 
 
+@example({"gpu": {"pci": True, "gpus": True}, "rdma": {"hcas": True}, "fabric": {"nvswitches": "x", "manager": {"log": 1}}})
+@example({"rdma": {"hcas": [{"carries": True}, 1]}, "gpu": {"pci": [1]}})
 @given(st.dictionaries(st.sampled_from(["gpu", "fabric", "host", "rdma", "driver"]), JSON))
 def test_odd_facts_raise_nothing(odd: dict[str, Any]) -> None:
     answer = needs.needs(odd)
