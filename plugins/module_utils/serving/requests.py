@@ -228,7 +228,7 @@ def broken(id: str, trouble: Trouble, where: str, key_given: bool, status: int =
         "error_event": ("the engine failed during the answer", "read the log of vllm.service"),
     }.get(trouble.kind, ("the request failed", "read the log of vllm.service"))
     if status in (401, 403) or trouble.text.startswith(("HTTP 401", "HTTP 403")):
-        id = "request.key"
+        id = id.partition(".")[0] + ".key"
         if key_given:
             why, fix = "the server does not take the API key that was given", "give the key of this server in verify_api_key_file"
         else:

@@ -73,7 +73,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], percent: Option
         was = old_stages.get(stage["stage"], {}).get("status")
         if was is not None and (was, stage["status"]) != (stage["status"], was):
             rows.append({"name": "stage %s" % stage["stage"], "before": was, "after": stage["status"], "change_percent": None, "limit_percent": None,
-                         "regression": was == "passed"})
+                         "regression": was == "passed" and stage["status"] == "failed"})
     old_levels, new_levels = levels(before), levels(after)
     for streams in sorted(set(old_levels) & set(new_levels)):
         for measure in MEASURES:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measures of the acceptance against a running server: our ramp against `vllm bench serve` of the same vLLM, and verdicts again and again.
+
+Both need a server that is up, given in the environment:
+
+    INFEROPS_BENCH_URL=http://10.203.77.11:8000 INFEROPS_BENCH_MODEL=moonshotai/Kimi-K3 \\
+    INFEROPS_BENCH_COMMAND="ssh … node1 docker exec vllm" python -m tests.benchmarks ramp_against_vllm client_cpu first_three
+
+INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.inferops.vllm.plugins.module_utils.serving import prefix, ramp, run
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import endpoint
+
+Line = Callable[[str, float, float, str, str], None]
+PAIRS = 5
+STREAMS = 16
+REQUESTS = 96
+INPUT, OUTPUT = 256, 64
+
+
+def given() -> tuple[str, str, list[str]]:
+    """URL, model and command of the environment; the URL is empty when there is none, and says so."""
+    url = os.environ.get("INFEROPS_BENCH_URL", "")
+    if not url:
+        print("skip a running server is needed: INFEROPS_BENCH_URL, INFEROPS_BENCH_MODEL, INFEROPS_BENCH_COMMAND", flush=True)
+    return url, os.environ.get("INFEROPS_BENCH_MODEL", "moonshotai/Kimi-K3"), shlex.split(os.environ.get("INFEROPS_BENCH_COMMAND", ""))
+
+
+def theirs(url: str, model: str, command: list[str], streams: int, requests: int) -> dict[str, float]:
+    """One run of `vllm bench serve`."""
+    argv = [
+        *command, "vllm", "bench", "serve", "--backend", "openai-chat", "--base-url", url, "--endpoint", "/v1/chat/completions", "--model", model,
+        "--tokenizer", os.environ.get("INFEROPS_BENCH_TOKENIZER", "/models-tiny"), "--dataset-name", "random", "--random-input-len", str(INPUT - 24),
+        "--random-output-len", str(OUTPUT), "--num-prompts", str(requests), "--max-concurrency", str(streams), "--ignore-eos",
+        "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "0"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    found = {}
+    for name, pattern in (("tps", r"Output token throughput \(tok/s\):\s+([\d.]+)"), ("ttft", r"Median TTFT \(ms\):\s+([\d.]+)"),
+                          ("tpot", r"Median TPOT \(ms\):\s+([\d.]+)"), ("e2e", r"Median E2EL \(ms\):\s+([\d.]+)")):
+        match = re.search(pattern, done.stdout)
+        if match is None:
+            sys.exit("vllm bench serve printed no %s:\n%s" % (name, (done.stdout + done.stderr)[-2000:]))
+        found[name] = float(match.group(1))
+    return found
+
+
+def ours(url: str, model: str, streams: int, requests: int) -> dict[str, Any]:
+    """One step of our ramp with as many requests."""
+    target = endpoint(url)
+    settings = ramp.Settings(model, streams, INPUT, OUTPUT, level_requests=requests, levels=(streams,), seconds=600)
+    found = ramp.run(target, [target], settings)
+    if not found["data"].get("levels"):
+        sys.exit("the ramp gave nothing: %s" % found["summary"])
+    level: dict[str, Any] = found["data"]["levels"][-1]
+    return level
+
+
+def ramp_against_vllm(line: Line) -> None:
+    """Throughput and medians of five interleaved pairs at the same concurrency and lengths."""
+    url, model, command = given()
+    if not url:
+        return
+    ours(url, model, STREAMS, STREAMS)
+    pairs = []
+    for _number in range(PAIRS):
+        level = ours(url, model, STREAMS, REQUESTS)
+        pairs.append((level, theirs(url, model, command, STREAMS, REQUESTS)))
+    ratios = [level["output_tps"] / other["tps"] for level, other in pairs]
+    line("ramp / vllm bench serve, slower by", 1 / statistics.median(ratios), 1 / 0.95, "x", "throughput ratios %s" % ", ".join("%.2f" % r for r in ratios))
+    for name, mine, other in (("ttft", "ttft_ms", "ttft"), ("tpot", "tpot_ms", "tpot"), ("total", "e2e_ms", "e2e")):
+        left, right = [p[0][mine]["p50"] for p in pairs], [p[1][other] for p in pairs]
+        apart = abs(statistics.median(left) / statistics.median(right) - 1)
+        noise = max((max(side) - min(side)) / statistics.median(side) for side in (left, right))
+        line("median %s apart" % name, 100 * apart, max(5.0, 100 * noise), "%", "ours %.1f ms, theirs %.1f ms; spread of five %.0f %%" % (
+            statistics.median(left), statistics.median(right), 100 * noise))
+
+
+def client_cpu(line: Line) -> None:
+    """CPU of our client for 64 streams, as a share of a core."""
+    url, model, _command = given()
+    if not url:
+        return
+    level = ours(url, model, 64, 256)
+    line("client, 64 streams", level["client_cpu"], 0.5, "cores", "%s tokens/s" % level["output_tps"])
+
+
+def first_three(line: Line) -> None:
+    """Stages 1 to 3 over HTTP on a ready server, and twenty repetitions of stage 3."""
+    url, model, _command = given()
+    if not url:
+        return
+    began = time.monotonic()
+    found = run.run(run.Options(model, (url,), stages=("start", "request", "prefix"), features=()))
+    line("stages 1 to 3", time.monotonic() - began, 20.0, "s", "request %s, prefix %s" % (found["request"]["status"], found["prefix"]["status"]))
+    target = endpoint(url)
+    expected = os.environ.get("INFEROPS_BENCH_VERDICT", "working")
+    verdicts = [prefix.run(target, [target], prefix.Settings(model))["data"]["verdict"] for _number in range(20)]
+    line("wrong verdicts of twenty", sum(v != expected for v in verdicts), 0, "", "expected %s" % expected)
