@@ -106,7 +106,7 @@ def server(nodes: dict[str, Any]) -> Iterator[Any]:
         host.check_output("systemctl stop vllm; mkdir -p $(dirname %s)", DROPIN)
         host.check_output("printf '%%s\\n' %s >%s" % (" ".join('"%s"' % line for line in lines), DROPIN))
         host.check_output("systemctl daemon-reload && systemctl reset-failed vllm; systemctl start vllm")
-        time.sleep(8)
+        time.sleep(14)
         text = host.check_output("systemctl show --property=ActiveState,Result,NRestarts vllm")
         return dict(line.split("=", 1) for line in text.splitlines())
 
@@ -121,6 +121,6 @@ def test_an_argument_that_is_refused_is_not_tried_again(server: Any) -> None:
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_an_engine_that_ends_is_started_three_times_in_all(server: Any, status: int) -> None:
+    """Code 0 is what vLLM ends with when its engine died. The third restart is the one that is refused."""
     found = server(status)
-    # Code 0 is what vLLM ends with when its engine died.
-    assert (found["ActiveState"], found["NRestarts"]) == ("failed", "3") or (found["ActiveState"], found["NRestarts"]) == ("failed", "2"), found
+    assert (found["ActiveState"], found["NRestarts"]) == ("failed", "3"), found
