@@ -125,6 +125,18 @@ def test_logs_that_do_not_fit_are_named(machine: Path) -> None:
     assert any("the bundle was full" in text for text in found.account["cut"])
 
 
+def test_kubernetes_is_asked_only_when_it_is_named(machine: Path) -> None:
+    answers = 'case "$*" in *"-o name"*) echo pod/vllm-0;; *previous*) exit 1;; logs*) cat %s/log;; *) echo "kind: List";; esac' % machine
+    (machine / "bin/kubectl").write_text("#!/bin/sh\n%s\n" % answers)
+    wanted = Wanted("n1", Options(subset=("service",)), parts=("logs",), timeout=5.0, namespace="inference", selector="app=vllm")
+    assert not [entry for entry in freeze.freeze(wanted).account["commands"] if entry["argv"][0] == "kubectl"]
+    found = freeze.freeze(wanted._replace(parts=("kubernetes",)))
+    asked = [entry["argv"] for entry in found.account["commands"] if entry["argv"][0] == "kubectl"]
+    assert all("secrets" not in " ".join(argv) for argv in asked) and any("yaml" in argv and "inference" in argv for argv in asked)
+    assert [(log["origin"], log["kind"], bool(log["file"])) for log in found.account["logs"]] == [("vllm-0", "pod", True), ("vllm-0", "pod", False)]
+    assert not [kind for kind, _line, secret in PLANTED if kind != "secret of this node" and secret.encode() in everything(found)]
+
+
 def test_the_stream_gives_the_same_bundle(machine: Path) -> None:
     params = {name: option.get("default") for name, option in arguments.spec().items()}
     params.update(dest="/", node="n1", parts=["logs", "processes"], timeout=1.0, gather_subset=["host", "service"])
