@@ -15,8 +15,6 @@ description:
   - Ends no process. When something else uses the GPUs nothing is touched, and when a module stays everything is brought back;
     either way RV(reboot_needed) is true and RV(reason) names what holds it.
   - Does nothing when the installed driver is loaded already. Never reloads systemd.
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   force:
     description: Exchange the modules although the versions are equal, so that they take up new options.

@@ -16,8 +16,6 @@ description:
     driver, or when there is not enough room; packages on hold, pins of others and packages that are not whole are refused by name.
   - Everything is fetched before anything is installed, so a repository that goes away leaves the node as it was.
   - Nothing is loaded or unloaded. M(inferops.vllm.driver_modules) does that.
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   branch:
     description: Driver branch, 580 or newer.

@@ -13,8 +13,6 @@ description:
   - Loads or unloads kernel modules and has them loaded, or kept out, at every boot.
   - When the kernel refuses, the module says what its words mean (C(Invalid argument), C(Unknown symbol), C(disagrees about version),
     C(Key was rejected), not found, in use) and what to do, with the lines of the kernel log that belong to it.
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   name:
     description: Names of modules, in the order in which they are loaded or unloaded.

@@ -13,8 +13,6 @@ description:
   - Writes one file of our own in C(/etc/modprobe.d). A parameter that another file sets to the same value is left to that file, so that
     each stands once. A parameter that another file sets to another value is refused, and the file is named.
   - Writes the initial RAM file system anew when the file changed, since modules load from it at boot.
-extends_documentation_fragment:
-  - inferops.vllm.collection
 options:
   path:
     description: Our file.
