@@ -153,7 +153,8 @@ def _service_section(entry: Entry, kind: str) -> List[str]:
         lines.append("ExecStartPre=-%s rm --force %s" % (program, name))
     if entry.get("link"):
         # All ranks start together, however long the last one takes to come.
-        lines += ["ExecStartPre=%s wait" % LINK, "TimeoutStartSec=infinity"]
+        # The agent answers root alone, and a virtual environment runs as a user of its own.
+        lines += ["ExecStartPre=%s%s wait" % ("+" if kind == "venv" else "", LINK), "TimeoutStartSec=infinity"]
     else:
         lines.append("TimeoutStartSec=300")
     # What the service was started from, for whoever asks whether it still is what is deployed.
