@@ -25,8 +25,10 @@ options:
       - V(started) has the service running from this entry. V(stopped) has it stopped; with O(entry) the files are brought as well.
       - V(staged) writes all files to a folder of their own and switches nothing; C(restart) of the result says what V(started) would do.
       - V(rolled_back) goes back to an earlier release.
+      - V(restored) writes the files of O(release) again as they were deployed, with the variables of O(env), and leaves the service running or
+        stopped as it was.
     type: str
-    choices: [started, stopped, staged, rolled_back]
+    choices: [started, stopped, staged, rolled_back, restored]
     default: started
   image:
     description:
@@ -57,8 +59,14 @@ options:
     type: int
     default: 3
   release:
-    description: Number of the release to go back to; left out means the one before the current. Only for O(state=rolled_back).
+    description:
+      - Number of the release to go back to, for O(state=rolled_back) and O(state=restored).
+      - Left out, it is the one before the current, or with O(state=restored) the current one.
     type: int
+  env:
+    description: Variables that O(state=restored) sets beside those of the release, such as C(NCCL_DMABUF_ENABLE=0).
+    type: dict
+    default: {}
   name:
     description: The service, where no O(entry) names it.
     type: str
@@ -96,6 +104,12 @@ EXAMPLES = r"""
 - name: Go back to the release before
   inferops.vllm.service_release:
     state: rolled_back
+
+- name: Write what is deployed again, with one variable more
+  inferops.vllm.service_release:
+    state: restored
+    env:
+      NCCL_DMABUF_ENABLE: "0"
 
 - name: Stop the service
   inferops.vllm.service_release:
@@ -139,7 +153,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "entry": {"type": "dict"},
-            "state": {"type": "str", "choices": ["started", "stopped", "staged", "rolled_back"], "default": "started"},
+            "state": {"type": "str", "choices": ["started", "stopped", "staged", "rolled_back", "restored"], "default": "started"},
             "image": {"type": "str"},
             "image_id": {"type": "str"},
             "plan_sha256": {"type": "str"},
@@ -149,6 +163,7 @@ def main() -> None:
             "enabled": {"type": "bool", "default": True},
             "keep": {"type": "int", "default": 3},
             "release": {"type": "int"},
+            "env": {"type": "dict", "default": {}},
             "name": {"type": "str", "choices": ["vllm", "vllm-router"], "default": "vllm"},
         },
         required_if=[("state", "started", ("entry",)), ("state", "staged", ("entry",))],
@@ -162,6 +177,8 @@ def main() -> None:
             raise release.ReleaseError("keep: %d is not a number from 0 to 100" % keep)
         if state == "rolled_back":
             answer = here.roll_back(params["name"], params["release"] or 0, "started", params["enabled"], keep)
+        elif state == "restored":
+            answer = here.restore(params["name"], params["release"] or 0, release.environment(params["env"]), keep)
         elif state == "stopped" and not params["entry"]:
             answer = here.stop(params["name"])
         else:

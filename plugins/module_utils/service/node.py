@@ -116,28 +116,61 @@ class Node:
         if not number and not earlier:
             raise ReleaseError("no earlier release of %s is kept on this node" % name)
         chosen = number or earlier[-1]
-        folder = self._folder(name, chosen)
+        made = self._kept(name, chosen, record_path)
+        if here:
+            made.record["rolled_back_from"] = here
+        return self._switch(made, state, enabled, keep)
+
+    def restore(self, name: str, number: int = 0, extra: Mapping[str, str] = {}, keep: int = 3) -> Answer:
+        """Write the files of release `number` (0: the current one) as they were deployed; the service runs on, or stays down, as it was.
+
+        Args:
+            extra: variables that are set beside those of the release. What differs by them is a release of its own, and a rollback leads back.
+
+        Raises:
+            ReleaseError: nothing is deployed here, or its copy is damaged.
+        """
+        record_path = "%s/%srelease.json" % (render.SETTINGS, "" if name == "vllm" else "router-")
+        chosen = number or release.number_of(release.parse_record(self.text(record_path)))
+        if not chosen:
+            numbers = self._numbers(name)
+            if not numbers:
+                raise ReleaseError("no release of %s is kept on this node; deploy first" % name)
+            # The record itself is what was lost.
+            chosen = numbers[-1]
+        made = self._kept(name, chosen, record_path)
+        if extra:
+            items = [item._replace(text=release.with_env(str(item.text), extra)) if item.path.endswith("service.env") and item.text is not None else item
+                     for item in made.items]
+            if items != made.items:
+                made.record.pop("number", None)
+                made = made._replace(items=items, record=dict(made.record, files=release.recorded(items)))
+        service = self._states(name)[0]
+        running = service.get("ActiveState", "") not in ("", "inactive", "failed")
+        return self._switch(made, "started" if running else "stopped", service.get("UnitFileState") == "enabled", keep)
+
+    def _kept(self, name: str, number: int, record_path: str) -> Wanted:
+        """Release `number` from the copy that is kept of it."""
+        folder = self._folder(name, number)
         found = release.parse_record(self.text(folder + "/release.json"))
         if not found:
-            raise ReleaseError("the copy of release %d is damaged: it has no record" % chosen)
+            raise ReleaseError("the copy of release %d is damaged: it has no record" % number)
         items = []
         for path, wanted in found["files"].items():
             text = self.text("%s/%s" % (folder, _base(path)))
             if text is None or release.digest(text) != wanted or not path.startswith("/etc/"):
-                raise ReleaseError("the copy of release %d is damaged: %s is not what was deployed" % (chosen, _base(path)))
+                raise ReleaseError("the copy of release %d is damaged: %s is not what was deployed" % (number, _base(path)))
             items.append(Item(path, text, 0o640 if path.endswith(".env") else 0o644))
         unit = next((item.path for item in items if item.path.endswith(("/%s.service" % name, "/%s.container" % name))), "")
         if not unit:
-            raise ReleaseError("the copy of release %d is damaged: it has no unit" % chosen)
+            raise ReleaseError("the copy of release %d is damaged: it has no unit" % number)
         other = "%s/%s" % ((release.UNITS, name + ".service") if unit.endswith(".container") else (release.QUADLETS, name + ".container"))
         items.append(Item(other, None, 0o644))
         if name == "vllm":
             config = next((str(item.text) for item in items if item.path == release.LINK_CONFIG), "")
             items = [item for item in items if item.path != release.LINK_CONFIG] + release.link_items(config, self.agent, self.agent_unit)
         record = {key: value for key, value in found.items() if key not in ("deployed", "start")}
-        if here:
-            record["rolled_back_from"] = here
-        return self._switch(Wanted(name, items, record, record_path), state, enabled, keep)
+        return Wanted(name, items, record, record_path)
 
     def stop(self, name: str) -> Answer:
         """End the service `name`, whatever it runs; one that is not there is stopped."""

@@ -94,6 +94,13 @@ def environment(env: Any) -> Dict[str, str]:
     return made
 
 
+def with_env(text: str, extra: Mapping[str, str]) -> str:
+    """An environment file with the variables `extra`, sorted by name as it was; their values are plain words that need no quotes."""
+    made = {line.partition("=")[0]: line for line in text.splitlines() if line}
+    made.update({name: "%s=%s" % (name, value) for name, value in extra.items()})
+    return "".join(line + "\n" for _name, line in sorted(made.items()))
+
+
 def secrets(given: Mapping[str, Optional[str]], text: str = "") -> Dict[str, str]:
     """Secrets by name from `given` (empty ones are left out) and from ``NAME=value`` lines; `given` wins.
 

@@ -311,6 +311,45 @@ def test_a_rollback_that_cannot_be_is_refused(fake: Fake) -> None:
     assert fake.asked() == []
 
 
+def test_a_drifted_release_is_restored_and_the_service_stays_as_it_was(fake: Fake) -> None:
+    deploy(fake, entry(), secrets={"HF_TOKEN": "x"})
+    deployed = text(fake, "/etc/vllm/service.env")
+    (fake.root / "etc/vllm/service.env").write_text(deployed + "NCCL_DEBUG=TRACE\n")
+    unit = fake.root / "etc/systemd/system/vllm.service"
+    unit.write_text(unit.read_text().replace("docker run", "docker run --init"))
+    fake.asked()
+    answer = here(fake).restore("vllm")
+    assert (answer.changed, answer.number) == (True, 1) and set(answer.files) == {"/etc/vllm/service.env", "/etc/systemd/system/vllm.service"}
+    assert text(fake, "/etc/vllm/service.env") == deployed and text(fake, "/etc/vllm/secrets.env") == "HF_TOKEN=x\n"
+    assert fake.active["vllm.service"] == "active" and not here(fake).restore("vllm").changed
+    here(fake).stop("vllm")
+    (fake.root / "etc/vllm/service.env").write_text("X=1\n")
+    fake.asked()
+    assert here(fake).restore("vllm").changed and fake.active["vllm.service"] == "inactive" and "start vllm.service" not in fake.asked()
+
+
+def test_one_variable_more_is_a_release_of_its_own_and_the_way_back_is_kept(fake: Fake) -> None:
+    deploy(fake, entry())
+    deployed = text(fake, "/etc/vllm/service.env")
+    answer = here(fake).restore("vllm", 0, {"NCCL_NVLS_ENABLE": "0"})
+    assert (answer.number, answer.restart) == (2, True)
+    lines = text(fake, "/etc/vllm/service.env").splitlines()
+    assert lines == sorted(lines) and "NCCL_NVLS_ENABLE=0" in lines and "NCCL_NVLS_ENABLE=1" not in lines
+    assert {line for line in deployed.splitlines() if not line.startswith("NCCL_NVLS")} == set(lines) - {"NCCL_NVLS_ENABLE=0"}
+    again = here(fake).restore("vllm", 0, {"NCCL_NVLS_ENABLE": "0"})
+    assert (again.changed, again.number) == (False, 2)
+    back = here(fake).restore("vllm", 1)
+    assert (back.number, text(fake, "/etc/vllm/service.env")) == (1, deployed) and not here(fake).restore("vllm", 1).changed
+
+
+def test_nothing_is_restored_where_nothing_is_deployed(fake: Fake) -> None:
+    with pytest.raises(ReleaseError, match="deploy first"):
+        here(fake).restore("vllm")
+    deploy(fake, entry())
+    (fake.root / "etc/vllm/release.json").write_text("{")
+    assert here(fake).restore("vllm").number == 1 and json.loads(text(fake, "/etc/vllm/release.json"))["number"] == 1
+
+
 def test_several_nodes_get_the_agent_and_one_node_loses_it(fake: Fake) -> None:
     deploy(fake, entry(2, "n2"))
     assert [word for word in fake.asked() if "link" in word] == ["enable vllm-link.service", "restart vllm-link.service"]
