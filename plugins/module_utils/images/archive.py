@@ -14,11 +14,13 @@ import json
 import os
 import re
 import tarfile
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
+from ..jobs import Tell
 from .trouble import ImageProblem
 
 _SMALL = 8 << 20
+_CHUNK = 1 << 20
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 
 
@@ -138,6 +140,21 @@ def _digests(index: Any, blob: Any, architecture: str, path: str) -> Any:
 def _fits(entry: Dict[str, Any], architecture: str) -> bool:
     platform: Optional[Dict[str, Any]] = entry.get("platform")
     return not platform or (platform.get("architecture") == architecture and platform.get("os") == "linux")
+
+
+def chunks(archive: Archive, tell: Tell) -> Iterator[bytes]:
+    """The bytes of an archive, with the description that it lacks in the place of its end."""
+    left = total = archive.end or os.stat(archive.path).st_size
+    with open(archive.path, "rb") as file:
+        while left > 0:
+            data = file.read(min(_CHUNK, left))
+            if not data:
+                break
+            left -= len(data)
+            tell("image loaded from its archive", total - left, total)
+            yield data
+    if archive.extra:
+        yield archive.extra
 
 
 def member(name: str, data: bytes) -> bytes:

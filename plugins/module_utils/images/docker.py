@@ -17,8 +17,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from urllib.parse import quote, urlencode
 
 from ..jobs import Tell
-from .archive import Archive
-from .engine import ARCHITECTURES, Auth, Engine, EngineProblem, Info, file_size, full_id, loaded
+from .archive import Archive, chunks
+from .engine import ARCHITECTURES, Auth, Engine, EngineProblem, Info, full_id, loaded
 from .reference import Reference
 
 SOCKET = "/var/run/docker.sock"
@@ -26,7 +26,6 @@ SECONDS = 60.0
 """Of silence on a quick call."""
 SILENCE = 900.0
 """Seconds of silence on a pull or a load: one large layer is unpacked without a word on some daemons."""
-_CHUNK = 1 << 20
 _DOWN = "Cannot connect to the Docker daemon at %s: %s"
 
 Body = Union[bytes, Iterator[bytes], None]
@@ -62,7 +61,7 @@ class Docker(Engine):
 
     def load(self, archive: Archive, tell: Tell) -> List[str]:
         headers = {"Content-Type": "application/x-tar", "Transfer-Encoding": "chunked"}
-        return loaded(self._stream("/images/load?quiet=1", headers, _chunks(archive, tell), None))
+        return loaded(self._stream("/images/load?quiet=1", headers, chunks(archive, tell), None))
 
     def tag(self, identity: str, repository: str, tag: str) -> None:
         status, text = self._call("POST", "/images/%s/tag?%s" % (quote(identity, safe=":"), urlencode({"repo": repository, "tag": tag})))
@@ -227,22 +226,6 @@ class _Connection(http.client.HTTPConnection):
 def _header(auth: Optional[Auth]) -> str:
     told = {"username": auth.user, "password": auth.password, "serveraddress": auth.registry} if auth else {}
     return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
-
-
-def _chunks(archive: Archive, tell: Tell) -> Iterator[bytes]:
-    """The bytes of an archive, with the description that it lacks in the place of its end."""
-    left = archive.end or file_size(archive.path)
-    total = left
-    with open(archive.path, "rb") as file:
-        while left > 0:
-            data = file.read(min(_CHUNK, left))
-            if not data:
-                break
-            left -= len(data)
-            tell("image loaded from its archive", total - left, total)
-            yield data
-    if archive.extra:
-        yield archive.extra
 
 
 def _table(value: Any) -> Dict[str, Any]:

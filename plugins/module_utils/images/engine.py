@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -90,11 +89,3 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def full_id(identity: str) -> str:
     """An image's id with ``sha256:`` in front, as both engines take it."""
     return identity if not identity or ":" in identity else "sha256:" + identity
-
-
-def file_size(path: str) -> int:
-    """Bytes of a file, 0 when it cannot be told."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

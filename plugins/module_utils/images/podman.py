@@ -13,10 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from ..jobs import Tell, quiet
-from .archive import Archive
+from .archive import Archive, chunks
 from .engine import ARCHITECTURES, Auth, Engine, EngineProblem, Info, full_id, loaded
 from .reference import Reference
 
@@ -45,7 +45,7 @@ class Podman(Engine):
         if ran.returncode:
             if re.search(r"(?i)no such image|image not known|unable to inspect|not found", ran.stderr):
                 return None
-            raise EngineProblem(ran.stderr.strip() or "podman image inspect ended with %d" % ran.returncode)
+            raise EngineProblem(plain(ran.stderr).strip() or "podman image inspect ended with %d" % ran.returncode)
         return _first(ran.stdout)
 
     def pull(self, reference: Reference, auth: Optional[Auth], tell: Tell) -> None:
@@ -67,7 +67,14 @@ class Podman(Engine):
             shutil.rmtree(folder, ignore_errors=True)
 
     def load(self, archive: Archive, tell: Tell) -> List[str]:
-        return loaded(self._long(["load", "--quiet", "--input", archive.path], {}, tell))
+        try:
+            return loaded(self._long(["load", "--quiet", "--input", archive.path], {}, tell))
+        except EngineProblem as exc:
+            if not archive.extra or "not match destination reference" not in str(exc):
+                raise
+        # A layout that Podman saved under a digest bears that digest as its name, which its own new manifest does not have. In
+        # docker's form it has no name.
+        return loaded(self._long(["load", "--quiet"], {}, quiet, chunks(archive, tell)))
 
     def tag(self, identity: str, repository: str, tag: str) -> None:
         self._text(["tag", identity, "%s:%s" % (repository, tag)])
@@ -75,7 +82,7 @@ class Podman(Engine):
     def remove(self, name: str) -> None:
         ran = self._call(["image", "rm", name])
         if ran.returncode and self.inspect(name) is not None:
-            raise EngineProblem(ran.stderr.strip())
+            raise EngineProblem(plain(ran.stderr).strip())
 
     def used(self) -> List[str]:
         listed = _list(self._text(["ps", "--all", "--format", "json"]))
@@ -111,23 +118,30 @@ class Podman(Engine):
     def _text(self, arguments: Sequence[str]) -> str:
         ran = self._call(arguments)
         if ran.returncode:
-            raise EngineProblem(ran.stderr.strip() or "podman %s ended with %d" % (arguments[0], ran.returncode))
+            raise EngineProblem(plain(ran.stderr).strip() or "podman %s ended with %d" % (arguments[0], ran.returncode))
         return ran.stdout
 
     def _document(self, arguments: Sequence[str]) -> Dict[str, Any]:
         return _first(self._text(arguments))
 
-    def _long(self, arguments: Sequence[str], env: Dict[str, str], tell: Tell = quiet) -> str:
-        """Run it in a session of its own, which is ended with us, what it prints is returned."""
+    def _long(self, arguments: Sequence[str], env: Dict[str, str], tell: Tell = quiet, feed: Optional[Iterator[bytes]] = None) -> str:
+        """Run it in a session of its own, which is ended with us, with `feed` on its standard input; what it prints is returned."""
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as out:
             try:
                 process = subprocess.Popen(
-                    [self._program, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=said, env={**os.environ, **env},
-                    start_new_session=True)
+                    [self._program, *arguments], stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE, stdout=out, stderr=said,
+                    env={**os.environ, **env}, start_new_session=True)
             except FileNotFoundError as exc:
                 raise EngineProblem("podman is not installed on this node; the role container_runtime installs it") from exc
             begun = time.monotonic()
             try:
+                if process.stdin is not None and feed is not None:
+                    try:
+                        with process.stdin as pipe:
+                            for data in feed:
+                                pipe.write(data)
+                    except BrokenPipeError:
+                        pass  # It says why itself.
                 while True:
                     try:
                         process.wait(timeout=2.0)
@@ -141,12 +155,17 @@ class Podman(Engine):
                     os.killpg(process.pid, signal.SIGTERM)
                     process.wait()
             said.seek(0)
-            text = said.read(1 << 16).decode("utf-8", "replace")
+            text = plain(said.read(1 << 16).decode("utf-8", "replace"))
             out.seek(0)
             printed = out.read(1 << 16).decode("utf-8", "replace")
         if process.returncode:
             raise EngineProblem(text.strip() or "podman %s ended with %d" % (arguments[0], process.returncode))
         return printed
+
+
+def plain(text: str) -> str:
+    """What podman complains of, without the warnings of its log."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r'time="[^"]*" level=(?:warning|info|debug) ', line))
 
 
 def sweep(folder: str) -> None:

@@ -228,7 +228,11 @@ elif words[:2] == ["image", "inspect"]:
     if not found:
         sys.stderr.write("Error: %%s: image not known\\n" %% words[2]); sys.exit(125)
     print(json.dumps([found]))
+elif words[0] == "load" and state["named"] and "--input" in words:
+    sys.stderr.write("Error: payload: oci-archive: Digest of source image's manifest would not match destination reference\\n"); sys.exit(125)
 elif words[0] in ("pull", "load"):
+    if words[0] == "load" and "--input" not in words:
+        open(home + "/fed.tar", "wb").write(sys.stdin.buffer.read())
     state["images"].append(state["remote"])
     print("Loaded image: " + state["remote"]["Id"])
 elif words[0] == "tag":
@@ -250,8 +254,8 @@ class PodmanProgram:
         self.path.chmod(0o755)
         self.set(remote=remote)
 
-    def set(self, remote: dict[str, Any], **errors: str) -> None:
-        (self.folder / "state.json").write_text(json.dumps({"images": [], "remote": remote, "errors": errors}))
+    def set(self, remote: dict[str, Any], named: bool = False, **errors: str) -> None:
+        (self.folder / "state.json").write_text(json.dumps({"images": [], "remote": remote, "errors": errors, "named": named}))
 
     def calls(self) -> list[list[str]]:
         return [json.loads(line)["argv"] for line in (self.folder / "log").read_text().splitlines()]

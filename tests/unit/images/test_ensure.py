@@ -400,6 +400,23 @@ def test_podman_loads_and_is_missing(podman: fakes.PodmanProgram, tmp_path: Path
         podman_run(podman, WANTED)
 
 
+def test_a_layout_with_a_digest_for_a_name_is_given_to_podman_in_dockers_form(podman: fakes.PodmanProgram, tmp_path: Path) -> None:
+    import tarfile
+
+    podman.set(fakes.document(names=(IMAGE,)), named=True)
+    path, digest = fakes.layout(tmp_path / "a.tar")
+    assert podman_run(podman, WANTED._replace(image=fakes.NAME + "@" + digest, archive=str(path)))["reference"] == fakes.IDENTITY
+    with tarfile.open(tmp_path / "fed.tar") as tar:
+        assert tar.getnames()[-1] == "manifest.json"
+
+
+def test_warnings_of_podmans_log_are_no_complaint(podman: fakes.PodmanProgram) -> None:
+    podman.set(fakes.document(names=(IMAGE,)), pull='time="2026-11-29T23:59:23Z" level=warning msg="Using cgroups-v1"\nError: connection refused')
+    with pytest.raises(ImageProblem, match="cannot be reached") as caught:
+        podman_run(podman, WANTED)
+    assert "cgroups" not in str(caught.value)
+
+
 def test_what_a_killed_run_left_is_swept(podman: fakes.PodmanProgram) -> None:
     old = podman.folder / "run" / "auth-999999999-x"
     old.mkdir(parents=True)
