@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The verify playbook against a server that acts like vLLM: exit codes, reports, bad input, and no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.unit.serving.servers import MODEL, State, raw, serving
+
+from .conftest import ROOT
+
+SCHEMA = json.loads((ROOT / "docs/schemas/verify-1.schema.json").read_text(encoding="utf-8"))
+QUICK = {"verify_model": MODEL, "verify_features": [], "verify_concurrency": 2, "verify_level_seconds": 0.5, "verify_input_tokens": 64,
+         "verify_output_tokens": 8, "verify_request_seconds": 2}
+SERVED = ["request", "prefix", "concurrency"]
+
+
+@pytest.fixture
+def verify(playbook: Any, inventory: Any, tmp_path: pathlib.Path) -> Callable[..., Any]:
+    """Callable ``verify(url, **variables) -> (run, verify.json or None, report folder)``."""
+
+    def run(url: str, **given: Any) -> Any:
+        reports = tmp_path / ("verified%d" % len(list(tmp_path.glob("verified*"))))
+        words = {**QUICK, "verify_endpoints": [url], "plan_dir": str(tmp_path / "none"), "verify_report_dir": str(reports), **given}
+        done = playbook("inferops.vllm.verify", inventory({"n1": {}}), "-e", json.dumps(words))
+        path = reports / "verify.json"
+        assert "Traceback" not in done.text
+        document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if document is not None:
+            jsonschema.validate(document, SCHEMA)
+        return done, document, reports
+
+    return run
+
+
+def states(document: Any) -> dict[str, str]:
+    return {stage["stage"]: stage["status"] for stage in document["stages"]}
+
+
+def test_a_server_that_serves_is_accepted_and_a_missing_unit_is_not(verify: Any) -> None:
+    with serving(State(key="sesame-1234")) as url:
+        done, document, reports = verify(url, verify_stages=SERVED, vllm_api_key="sesame-1234")
+        again, second, _reports = verify(url, verify_api_key="sesame-1234", verify_baseline=str(reports / "verify.json"), verify_regression_percent=100000)
+    assert done.rc == 0 and document["verdict"] == "not_verified", done.text
+    assert states(document) == {"start": "not_verified", "request": "passed", "prefix": "passed", "concurrency": "passed", "stability": "not_verified"}
+    assert {path.name for path in reports.iterdir()} == {"verify.json", "verify.html", "verify.junit.xml", "verify.prom", "requests"}
+    texts = done.text + again.text + "".join(path.read_text(encoding="utf-8") for path in reports.glob("verify.*"))
+    assert "sesame" not in texts
+    # This machine runs no vllm.service, so stage 1 cannot pass: it fails, or without systemd nobody knows.
+    assert states(second)["start"] != "passed" and second["baseline"]["regressions"] == [] and second["verdict"] != "passed"
+
+
+def test_an_engine_that_fails_ends_with_2_and_says_why(verify: Any) -> None:
+    with serving(State(session=True)) as url:
+        done, document, _reports = verify(url, verify_stages=SERVED)
+    assert done.rc == 2 and states(document)["prefix"] == "failed" and "prefix differs" in done.text
+    with serving(State(session=True)) as url:
+        assert verify(url, verify_stages=SERVED, verify_fail_on="never")[0].rc == 0
+
+
+@pytest.mark.parametrize("target", [0, 1000000])
+def test_an_impossible_target_is_not_verified(verify: Any, target: int) -> None:
+    with serving(State()) as url:
+        done, document, _reports = verify(url, verify_stages=["concurrency"], verify_concurrency=target)
+        strict, _document, _reports = verify(url, verify_stages=["concurrency"], verify_concurrency=target, verify_fail_on="not_verified")
+    assert done.rc == 0 and states(document)["concurrency"] == "not_verified" and "outside 1 to 4096" in done.text
+    assert strict.rc == 2
+
+
+def test_a_half_open_server_is_bounded(verify: Any) -> None:
+    with raw(None, close=False) as url:
+        done, document, _reports = verify(url, verify_stages=SERVED)
+    assert done.rc == 2 and states(document)["request"] == "failed" and states(document)["prefix"] == "not_verified"
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ({"verify_endpoints": []}, "nothing to verify"), ({"verify_endpoints": ["nonsense"]}, "is not a URL"), ({"verify_model": ""}, "must be given"),
+    ({"verify_baseline": "/no/such/file"}, "cannot be read"), ({"verify_api_key_file": "/no/such/key"}, "cannot be read"),
+    ({"verify_fail_on": "sometimes"}, "must be one of"), ({"verify_stages": ["all"]}, "must be one or more of"), ({"verify_repeat": 0}, "outside 1 to 1000"),
+])
+def test_a_wrong_word_is_refused_in_one_sentence(verify: Any, words: dict[str, Any], sentence: str) -> None:
+    done, _document, _reports = verify("http://127.0.0.1:1", **words)
+    assert done.rc == 2 and sentence in " ".join(done.text.split()), done.text
