@@ -39,7 +39,8 @@ class Machine:
     def module(self, name: str, /, *options: str, **arguments: Any) -> dict[str, Any]:
         config = vm.folder(self.settings, NAME) / "ssh_config"
         argv = [str(Path(sys.executable).with_name("ansible")), "-i", NAME + ",", "-u", "root", "-T", "120", f"--ssh-common-args=-F {config}"]
-        argv += [NAME, "-m", "inferops.vllm." + name, "-a", json.dumps(arguments), "-e", "ansible_python_interpreter=/usr/bin/python3", *options]
+        argv += [NAME, "-m", "inferops.vllm." + name, "-e", "ansible_python_interpreter=/usr/bin/python3", *options]
+        argv += ["-a", json.dumps(arguments)] if arguments else []
         env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         done = subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
         found = re.search(r"(?:SUCCESS|CHANGED|FAILED!) => (\{.*\})", done.stdout, re.S)
