@@ -22,7 +22,7 @@ from ..module_utils.deploy import progress
 
 display = Display()
 
-LOOK_S = 5.0
+LOOK_S = 8.0
 SILENT_S = 90.0
 """Seconds for which a node may not answer before its start counts as failed: a loaded node is slow, not gone."""
 GRACE_S = 20.0
@@ -92,7 +92,9 @@ class ActionModule(ActionBase):
                 entered = answered
             restarts = found["restarts"] - look.get("restarts", found["restarts"])
             look, now = found, later
-            page.show(now, look.get("memory"), "it ended with %s and is started again" % look["ended"] if restarts > 0 else "")
+            # Of a service that served before there is nothing to tell.
+            if now.last or look["state"] != "ready":
+                page.show(now, look.get("memory"), "it ended with %s and is started again" % look["ended"] if restarts > 0 else "")
             if look["state"] == "failed":
                 return outcome(False, look["why"])
             if look["state"] == "ready" and (not look["headless"] or board.ready(board.peers[0]) or board.peers == [board.node]):
@@ -199,7 +201,7 @@ class Page:
         self.shown, self.at = (now.phase, text), time.monotonic()
 
     def end(self, ready: bool, now: progress.Progress, seconds: float, why: str) -> None:
-        if ready and seconds < 1.5 and not self.shown[0]:
+        if ready and not self.shown[0]:
             return
         text = "ready after %.0f s" % seconds if ready else "not ready after %.0f s, in %s: %s" % (seconds, now.phase, why)
         display.display("%s  %s" % (self.node.ljust(self.width), text), color="green" if ready else "red")

@@ -51,4 +51,4 @@ def sentence(case: Mapping[str, Any], ranks: List[Rank]) -> str:
     where = " ".join(word for word in (str(first.get("node") or ""), str(first.get("rank") or "")) if word)
     text = "%s failed first, in %s (%s): %s" % (where or "a rank", case.get("phase") or "an unknown phase", case.get("class") or "unknown",
                                                 short(first["text"], 300))
-    return "%s%s (%s)" % (text, "." * (not text.endswith((".", "…"))) + " Next: %s" % case["next_action"] if case.get("next_action") else "", ended)
+    return text + "." * (not text.endswith((".", "…"))) + (" Next: %s" % case["next_action"] if case.get("next_action") else "")

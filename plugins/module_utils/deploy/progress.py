@@ -11,6 +11,8 @@ from ..logs.phases import ORDER, PHASES, progress
 from ..node import systemd
 from ..node.text import integer
 
+AGENT = "vllm-link:"
+"""Begin of the lines of the link agent, which says what a rank waits for before its start."""
 STARTING = PHASES[:PHASES.index("api_ready") + 1]
 """Phases of a start, which have limits."""
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "ExecMainStatus", "ExecMainCode", "InvocationID", "StatusText")
@@ -166,4 +168,6 @@ def line(node: str, now: Progress, memory: Optional[float], width: int = 0) -> s
         words.append("%d/%d shards" % (now.done or 0, now.total))
     if memory is not None:
         words.append("%.1f GiB" % memory)
+    if now.phase == STARTING[0] and now.last.startswith(AGENT):
+        words.append(now.last[len(AGENT):].strip())
     return "  ".join(words).rstrip()
