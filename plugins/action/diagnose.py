@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
         _valid, args = self.validate_argument_spec(argument_spec={
             "paths": {"type": "list", "elements": "path", "required": True}, "each": {"type": "bool", "default": False},
             "accept_changed": {"type": "bool", "default": False}, "json": {"type": "path"}, "report_dir": {"type": "path", "default": "reports"},
-            "fail_on": {"type": "str", "default": "failure"}, "absent": {"type": "dict", "default": {}},
+            "fail_on": {"type": "str", "default": "refused"}, "absent": {"type": "dict", "default": {}},
         })
         if args["fail_on"] not in FAIL_ON:
             raise AnsibleActionFail("diagnose_fail_on: %r is not one of %s" % (args["fail_on"], ", ".join(FAIL_ON)))

@@ -42,7 +42,7 @@ options:
       - What makes the task fail. V(failure) means a case that failed, or a path that was refused; V(refused) only a refused path; V(never) nothing.
     type: str
     choices: [failure, refused, never]
-    default: failure
+    default: refused
   absent:
     description: Nodes of which nothing could be read, with the reason; they are named in the verdict.
     type: dict

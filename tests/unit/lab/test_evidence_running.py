@@ -109,7 +109,7 @@ def test_two_nodes_are_frozen_without_a_trace_and_diagnosed_without_them(nodes: 
         assert [kind for kind, _line, secret in PLANTED if secret.encode() in log] == []
         assert found.account["redactions"]["count"] >= 20 and found.account["seconds"] < 60
     rc, said, _folder = nodes.play("inferops.vllm.diagnose", "-e", json.dumps({"diagnose_paths": [str(only(folder))]}), inventory="localhost,")
-    assert rc == 2 and "failed in weights_load: oom_weights" in said and "node2" in said
+    assert rc == 0 and "failed in weights_load: oom_weights" in said and "node2" in said
     hosts = nodes.folder / "recorded.yml"
     recorded = {node: {"vllm_node_root": str(only(folder) / f"{node}.tar.gz")} for node in ("node1", "node2")}
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
