@@ -14,7 +14,6 @@ description:
     remedy is done on which hosts next. It changes no host; the role P(inferops.vllm.remediation#role) does what it says.
   - It runs on the controller, once for the whole play (use C(run_once)).
 extends_documentation_fragment:
-  - inferops.vllm.collection
   - inferops.vllm.cluster
 options:
   step:

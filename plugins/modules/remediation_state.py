@@ -13,8 +13,7 @@ description:
   - Writes the state file of a node before and after every step of a remedy, so that a run that was killed anywhere can be continued
     or taken back by the next one.
   - The file is written whole or not at all, and is on disk before the module returns.
-extends_documentation_fragment:
-  - inferops.vllm.collection
+
 options:
   action:
     description:
@@ -42,7 +41,7 @@ options:
   outcome:
     description: How O(action=finish) ends.
     type: str
-    choices: [mended, undone, failed, interrupted, escalated]
+    choices: [mended, undone, failed, refused, interrupted, escalated]
   why:
     description: One sentence for the history.
     type: str
