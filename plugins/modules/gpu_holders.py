@@ -12,7 +12,6 @@ version_added: 0.2.0
 description:
   - Finds the processes that have a GPU open (C(/dev/nvidia0) and so on), asks them to end, and kills those that do not.
   - Daemons of the node (persistence daemon, DCGM, Fabric Manager) are never touched. A process that cannot be killed makes the module fail.
-
 options:
   whose:
     description:

@@ -12,7 +12,6 @@ version_added: 0.2.0
 description:
   - Sets them with C(ip) now, and by one unit of its own at each boot, whatever else manages the network of the node.
   - Interfaces that carry SSH or the default route are refused.
-
 options:
   state:
     description:

@@ -13,7 +13,6 @@ description:
   - Writes the state file of a node before and after every step of a remedy, so that a run that was killed anywhere can be continued
     or taken back by the next one.
   - The file is written whole or not at all, and is on disk before the module returns.
-
 options:
   action:
     description:
