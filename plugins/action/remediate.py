@@ -15,9 +15,10 @@ from ansible.utils.display import Display
 
 from ..module_utils.checks import judge as judging
 from ..module_utils.checks.model import Context, Node
+from ..module_utils.checks.wording import short
 from ..module_utils.plan.resolve import InputError, resolve
 from ..module_utils.remedies.rounds import GOOD, Case, choose_round, judge_round
-from ..module_utils.remedies.table import REMEDIES
+from ..module_utils.remedies.table import CLASSES, REMEDIES
 from ..plugin_utils import remediation
 from ..plugin_utils.cluster import WORDS
 from .judge import play_nodes, whole_inventory
@@ -99,7 +100,9 @@ class ActionModule(ActionBase):
             # What this run began is ended by it; the facts are from before that.
             if entry and not node.unreachable and entry.get("run") != content["run"]:
                 return self._recover(node, entry, look, content, path)
-        done = [(name, r["remedy"]) for r in content["rounds"] for name, found in r["outcomes"].items() if not found["mended"] or wanted.remedy]
+        # A finding that was mended asks for nothing any more; the class of a diagnosis, or a remedy by name, would for ever.
+        lasting = {name for name, words in wanted.classes.items() if words} if not wanted.remedy else {case.node for case in look.cases}
+        done = [(name, r["remedy"]) for r in content["rounds"] for name, found in r["outcomes"].items() if not found["mended"] or name in lasting]
         if any(found["worse"] for r in content["rounds"] for found in r["outcomes"].values()):
             display.display("The rollout stops here: a node is worse than before.", color="red")
             return {"act": [], "stop": [], "stopped": content["stopped"]}
@@ -126,7 +129,8 @@ class ActionModule(ActionBase):
         remedy = REMEDIES[entry["remedy"]]
         now = {f["id"]: f["status"] for f in look.findings if f["node"] == node.name}
         good = all(now.get(name, "pass") in GOOD for name in remedy.recheck)
-        undo = entry["phase"] in ("applying", "rechecking", "undoing") and not good and bool(remedy.undo[0])
+        phases = ("undoing",) if remedy.onward else ("applying", "rechecking", "undoing")
+        undo = entry["phase"] in phases and not good and bool(remedy.undo[0])
         outcome = "mended" if good else "undone" if undo else "interrupted"
         said = {"mended": "was done", "undone": "is taken back", "interrupted": "is begun anew"}[outcome]
         display.display("%s on %s, left by an earlier run, %s" % (remedy.title, node.name, said), color="yellow")
@@ -166,7 +170,10 @@ class ActionModule(ActionBase):
             entry = content["nodes"].setdefault(case.node, {"before": "unknown", "steps": []})
             entry["after"] = look.verdicts.get(case.node, "unknown")
             entry["left"] = remediation.programme_of(case, wanted)
-            blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"]
+            mended = {r["remedy"] for r in content["rounds"] if r["outcomes"].get(case.node, {}).get("mended")}
+            blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"
+                        # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
+                        and not (p in CLASSES and step["remedy"] in mended)]
             if blocking:
                 left[case.node] = blocking
         content["ended"] = remediation.stamp(time.time())
@@ -176,6 +183,9 @@ class ActionModule(ActionBase):
         display.display("%d change%s made. Report: %s" % (done, "" if done == 1 else "s", path))
         for name, problems in left.items():
             display.display("  %s: still to do: %s" % (name, ", ".join(problems)), color="yellow")
+            for step in content["nodes"][name]["left"]:
+                if set(step["problems"]) & set(problems):
+                    display.display("    %s" % short(step["why"], 200), color="yellow")
         answer: Dict[str, Any] = {"report": path, "left": left}
         if left:
             answer.update(failed=True, msg="Not mended: %s. The report says what is left and why." % ", ".join(sorted(left))[:200])

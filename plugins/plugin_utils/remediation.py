@@ -126,6 +126,10 @@ def cases_of(nodes: Sequence[Node], context: Context, findings: Sequence[Mapping
         try:
             state = journal.parse(_journal_text(node), "", now)
             tried, spent = journal.tried(state, now), journal.spent(state, now)
+            current = state["current"]
+            if isinstance(current, dict) and current["remedy"] not in REMEDIES:
+                refused = "The state file has %s under way, which is no remedy of this version; run again with remediate_forget=true." % (
+                    short(current["remedy"], 60))
         except journal.JournalError as exc:
             refused = str(exc)
         if node.unreachable:

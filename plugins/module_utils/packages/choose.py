@@ -61,7 +61,9 @@ class Choice(NamedTuple):
 
 def validate(request: Request) -> None:
     """Raise Refused for a request that makes no sense by itself."""
-    if not request.branch.isdigit() or int(request.branch) < BRANCH_MIN:
+    # Who goes back to just what was there before may go below the lowest branch: the way back of a failed upgrade.
+    back = request.downgrade and bool(request.version)
+    if not request.branch.isdigit() or (int(request.branch) < BRANCH_MIN and not back):
         raise Refused("branch: %s is older than %d, which is the lowest branch that the images' CUDA starts on" % (request.branch, BRANCH_MIN), "input")
     if request.version and (not branch_of(request.version) or request.version != upstream(request.version)):
         raise Refused("version: %s is no driver version such as 580.95.05" % request.version, "input")

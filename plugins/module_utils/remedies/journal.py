@@ -18,7 +18,8 @@ SCHEMA = "inferops.vllm/remediation/1"
 PATH = "/var/lib/inferops-vllm/remediation.json"
 PHASES = ("frozen", "stopped", "applying", "rechecking", "undoing")
 """What is going on: evidence is frozen; the service is stopped; the remedy runs; it is looked at; it is taken back."""
-OUTCOMES = ("mended", "undone", "failed", "interrupted", "escalated")
+OUTCOMES = ("mended", "undone", "failed", "refused", "interrupted", "escalated")
+"""``refused``: it was not begun, since a package is held, a process uses the GPUs or there is no room. ``interrupted``: the run was killed."""
 DAY = 86400.0
 STALE = 7 * DAY
 """Age from which a remedy that is under way is none of today's business: too much may have been done by hand since."""
@@ -130,11 +131,22 @@ def finish(journal: Mapping[str, Any], outcome: str, now: float, why: str = "") 
 
 
 def tried(journal: Mapping[str, Any], now: float) -> Dict[str, int]:
-    """Remedy → how often it ended in the last day without mending anything."""
+    """Remedy → how often it ended in the last day without mending anything.
+
+    What was refused changed nothing, and an interruption is no fault of the remedy: the first one is not counted. The second is: it may be the
+    remedy that takes the node down.
+    """
     made: Dict[str, int] = {}
+    cut: Dict[str, int] = {}
     for entry in _today(journal, now):
-        if entry["outcome"] != "mended":
-            made[entry["remedy"]] = made.get(entry["remedy"], 0) + 1
+        remedy = entry["remedy"]
+        if entry["outcome"] == "interrupted":
+            cut[remedy] = cut.get(remedy, 0) + 1
+        elif entry["outcome"] not in ("mended", "refused"):
+            made[remedy] = made.get(remedy, 0) + 1
+    for remedy, count in cut.items():
+        if count > 1:
+            made[remedy] = made.get(remedy, 0) + count - 1
     return made
 
 

@@ -43,6 +43,7 @@ class Remedy(NamedTuple):
         stops_service: the engine is drained and stopped first, on all its nodes.
         starts_service: the engine is started afterwards, also where it did not run before.
         reboots: it may restart the machine in this state.
+        onward: when a run was killed in the middle of it, the next one goes on from what the node is then, instead of taking it back first.
         radius: what it can disturb.
         recheck: findings that must pass afterwards.
         harm: groups of checks that must not be worse afterwards.
@@ -61,6 +62,7 @@ class Remedy(NamedTuple):
     stops_service: bool = False
     starts_service: bool = False
     reboots: Test = lambda state: False
+    onward: bool = False
     radius: str = "node"
     recheck: Tuple[str, ...] = ()
     harm: Tuple[str, ...] = ()

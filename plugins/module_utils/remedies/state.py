@@ -15,6 +15,7 @@ from ..checks import xids
 from ..checks.driver import loaded
 from ..checks.gpu import gpus_of, holders_of
 from ..checks.model import Context, Node
+from ..checks.rdma import compute_hcas
 from ..checks.values import flag, table, tables, text, version, whole, words
 
 UNKNOWN = "unknown"
@@ -23,7 +24,7 @@ ALLOWED_WORDS = ("reboot", "kill", "driver")
 """Words of ``remediate_allow``: restart the machine; end a process that is not ours; change, unload or reset the driver."""
 
 DRIVER = ("ok", "pending", "old", "proprietary", "absent", "not_built", UNKNOWN)
-PEERMEM = ("loaded", "loadable", "einval", "symbol", "disagrees", "key", "absent", UNKNOWN)
+PEERMEM = ("loaded", "loadable", "einval", "unbuilt", "symbol", "disagrees", "key", "absent", UNKNOWN)
 MANAGER = ("ok", "absent", "other_version", "stopped", "pre_nvl5", "unneeded", UNKNOWN)
 IMEX = ("ok", "absent", "other_version", "no_channel", "stopped", "degraded", "not_planned", UNKNOWN)
 FABRIC = ("hgx4", "hgx5", "nvl72", "none", UNKNOWN)
@@ -53,12 +54,13 @@ class State(NamedTuple):
         fabric: what joins the GPUs here.
         manager, imex: Fabric Manager and IMEX.
         umad: ib_umad is loaded.
-        peermem: nvidia_peermem, and why it does not load.
+        peermem: nvidia_peermem, and why it does not load. ``einval``: it and the RDMA core that runs are without peer memory. ``unbuilt``: it alone is.
+            ``symbol``: the RDMA core alone is. ``disagrees``: it was built against another version of that core.
         legacy_peermem: the old nv_peer_mem is loaded in its place.
         dmabuf: dma-buf serves here (False: the kernel refused it, errno 524).
         peermem_everywhere: nvidia_peermem is loaded on every node of the engine.
         ports: the worst of the compute ports.
-        ssh: interfaces and HCAs that carry SSH or the default route and that belong to an RDMA driver.
+        ssh: compute HCAs that carry SSH or the default route.
         engine, toolkit, cdi: container engine, NVIDIA toolkit, CDI specification.
         declared: names of host variables that say what is wanted (``rdma_mtu``, ``rdma_addresses``, ``vllm_image`` by digest …).
         deployed: a release of ours stands on the node.
@@ -122,8 +124,8 @@ def state_of(node: Node, context: Context, engine_nodes: Iterable[Node] = (), al
         legacy_peermem=flag(table(node.get("gpudirect"), "peermem"), "legacy_loaded") is True,
         dmabuf=_dmabuf(node),
         peermem_everywhere=_everywhere([_peermem(other) for other in engine_nodes]),
-        ports=_ports(node),
-        ssh=_ssh(node),
+        ports=_ports(node, context),
+        ssh=_ssh(node, context),
         engine=_engine(node),
         toolkit=_toolkit(node, context),
         cdi=_cdi(node),
@@ -303,15 +305,17 @@ def _peermem(node: Node) -> str:
         return "absent"
     kinds = {text(line, "kind") for line in tables(facts, "log") or []}
     why = (text(facts, "why_not") or "").lower()
-    if "crc_mismatch" in kinds or "disagrees" in why:
-        return "disagrees"
-    if "unknown_symbol" in kinds or "unknown symbol" in why:
-        return "symbol"
+    offered = flag(facts, "ib_symbol")
     if "key" in why and "reject" in why:
         return "key"
-    if flag(facts, "ib_symbol") is False or "invalid argument" in why:
-        return "einval"
-    return "loadable"
+    if "built without" in why or "invalid argument" in why:
+        return "unbuilt" if offered else "einval"
+    if offered is False:
+        return "symbol"
+    # Lines of the kernel log are of an earlier try, and stay there when the cause is gone.
+    if "crc_mismatch" in kinds or "another version" in why:
+        return "disagrees"
+    return "symbol" if offered is None and "unknown_symbol" in kinds else "loadable"
 
 
 def _dmabuf(node: Node) -> Optional[bool]:
@@ -328,20 +332,19 @@ def _everywhere(states: List[str]) -> Optional[bool]:
     return all(word == "loaded" for word in states)
 
 
-def _ports(node: Node) -> str:
-    hcas = node.items("rdma.hcas")
+def _ports(node: Node, context: Context) -> str:
     if node.why_unknown("rdma.hcas"):
         return UNKNOWN
+    hcas = compute_hcas(node, context).hcas
     if not hcas:
         return "no_modules" if _module_loaded(node, "mlx5_core") is False or _module_loaded(node, "mlx5_ib") is False else UNKNOWN
     worst = "ok"
-    order = ("ok", "init", "admin_down", "down")
+    # What can be mended from here comes first.
+    order = ("ok", "down", "init", "admin_down")
     for hca in hcas:
-        if flag(hca, "virtual") or flag(hca, "sw_mng") or hca.get("carries"):
-            continue
         states = [_port(port) for port in tables(hca, "ports") or []]
         # Of a multi-plane HCA only some ports carry data; it is sound when one of them does.
-        best = min(states, key=order.index) if states else "down"
+        best = "ok" if "ok" in states else max(states, key=order.index) if states else "down"
         worst = max(worst, best, key=order.index)
     return worst
 
@@ -352,15 +355,13 @@ def _port(port: Mapping[str, Any]) -> str:
         return "ok"
     if state in ("INIT", "ARMED"):
         return "init"
-    return "admin_down" if (text(port, "phys") or "") == "Disabled" else "down"
+    # An Ethernet port without a cable is "Disabled", too: whether its interface was taken down is told apart where that could be read.
+    taken_down = flag(port, "admin_up")
+    return "admin_down" if taken_down is False or (taken_down is None and text(port, "phys") == "Disabled") else "down"
 
 
-def _ssh(node: Node) -> Tuple[str, ...]:
-    found: List[str] = []
-    for hca in node.items("rdma.hcas"):
-        if hca.get("carries") and not flag(hca, "virtual"):
-            found.append(text(hca, "name") or "?")
-    return tuple(found)
+def _ssh(node: Node, context: Context) -> Tuple[str, ...]:
+    return tuple(text(hca, "name") or "?" for hca in compute_hcas(node, context).hcas if hca.get("carries"))
 
 
 # -- containers --------------------------------------------------------------------------------------------------

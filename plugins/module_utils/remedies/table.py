@@ -61,7 +61,7 @@ FOREIGN = Guard(
 STUCK = Guard(lambda s: s.holders == "stuck", "A process is stuck in a driver and cannot be killed; only a reboot helps (remediate_allow: [reboot]).")
 HOLDERS_UNKNOWN = Guard(lambda s: s.holders == "unknown", "Who holds the GPUs could not be read, so nothing that they use is touched.")
 CONTAINER = Guard(lambda s: s.modules is not True, "This node is a container, or that could not be told: modules belong to the machine that carries it.")
-SSH = Guard(lambda s: bool(s.ssh), "SSH or the default route runs over an RDMA device of this node; its driver is not restarted from afar.")
+SSH = Guard(lambda s: bool(s.ssh), "SSH or the default route runs over a compute HCA of this node, which is not changed from afar; use the console.")
 BROKEN_PACKAGES = Guard(
     lambda s: bool(s.packages), "Packages are half configured; repair them first (driver_repair_packages: true), since every installation would fail."
 )
@@ -82,13 +82,15 @@ def _remedies() -> Tuple[Remedy, ...]:
         Remedy(
             "driver_upgrade",
             "Install the driver of the planned branch and load it",
-            (("driver", "branch"), ("driver", "reload_modules"), ("driver", "reboot")),
-            "driver packages, the loaded modules",
+            (("driver", "branch"), ("driver", "reload_modules"), ("driver", "reboot"), ("fabric", "main")),
+            "driver packages, the loaded modules, what joins the GPUs",
             ("remediation", "driver_previous"),
             needs=_driver_and_reboot,
             guards=(STUCK, HOLDERS_UNKNOWN, FOREIGN, CONTAINER, BROKEN_PACKAGES, SIGNED),
             stops_service=True,
             reboots=cannot_reload,
+            # What was there before is a driver that serves nobody.
+            onward=True,
             recheck=("driver.branch", "driver.loaded_is_installed", "driver.userspace_match"),
             harm=driver_harm,
             source=_DRIVER_GUIDE,
@@ -578,19 +580,27 @@ _IMEX_CHOICES = (
     Choice(lambda s: s.imex in ("stopped", "degraded", "ok"), "imex_config"),
     Choice(always, person="Look at IMEX by hand (nvidia-imex-ctl -N); its state could not be read."),
 )
+_REFUSALS = '"Invalid argument" or "Unknown symbol"'
 _PEERMEM_CHOICES = (
     _STUCK,
     _FIRST_DRIVER,
     Choice(lambda s: s.legacy_peermem, "peermem_legacy"),
     Choice(lambda s: s.peermem == "loadable", "peermem_load"),
-    Choice(lambda s: s.peermem in ("symbol", "disagrees"), "peermem_rebuild"),
+    Choice(lambda s: s.peermem in ("unbuilt", "disagrees"), "peermem_rebuild"),
     Choice(
-        lambda s: s.peermem == "einval" and s.dmabuf is not False,
-        person='The RDMA stack of this kernel offers no peer memory ("Invalid argument"): use dma-buf, which needs the open modules and kernel 5.12 or newer.',
+        lambda s: s.peermem in ("einval", "symbol") and s.dmabuf is not False,
+        person="The RDMA modules that run offer no peer memory, so nvidia_peermem cannot load (%s): use dma-buf, which needs the open modules and "
+        "kernel 5.12 or newer." % _REFUSALS,
     ),
     Choice(
         lambda s: s.peermem == "einval",
-        person='The RDMA stack of this kernel offers no peer memory ("Invalid argument") and dma-buf is refused: install DOCA-OFED, then the driver anew.',
+        person="The RDMA modules that run offer no peer memory, so nvidia_peermem cannot load (%s), and dma-buf is refused: install DOCA-OFED, then "
+        "build the driver anew." % _REFUSALS,
+    ),
+    Choice(
+        lambda s: s.peermem == "symbol",
+        person="nvidia_peermem was built for DOCA-OFED, the kernel's own RDMA modules run (%s), and dma-buf is refused: build DOCA-OFED's modules for "
+        "this kernel and boot them." % _REFUSALS,
     ),
     Choice(lambda s: s.peermem == "key", person="Enrol the key that signs nvidia_peermem at the console (MOK), or use the distribution's signed modules."),
     Choice(
