@@ -35,6 +35,7 @@ class State(NamedTuple):
     installed: str
     modules: List[str]
     services: List[str]
+    failed: List[str]
     holders: List[Dict[str, Any]]
     kernel: str
     flavours: List[str]
@@ -49,7 +50,10 @@ def look(node: Node) -> State:
     licence = node.run(["modinfo", "-F", "license", "nvidia"], 30)
     said = node.read("/proc/driver/nvidia/version") or ""
     active = node.run(["systemctl", "is-active", *SERVICES], 30).out.split()
-    services = [unit for unit, word in zip(SERVICES, active) if word in ("active", "activating")] if len(active) == len(SERVICES) else []
+    words = dict(zip(SERVICES, active)) if len(active) == len(SERVICES) else {}
+    services = [unit for unit, word in words.items() if word in ("active", "activating")]
+    # Between new libraries and the old module they fail; packages restart them just then.
+    failed = [unit for unit, word in words.items() if word == "failed"]
     flavours = []
     if said and licence.rc == 0:
         flavours = ["open" if "Open Kernel Module" in said else "proprietary", "open" if "MIT" in licence.out or "GPL" in licence.out else "proprietary"]
@@ -57,7 +61,8 @@ def look(node: Node) -> State:
     if not loaded:
         found = re.search(r"(?:Module|for \S+)\s+(\d{3,4}(?:\.\d+){1,2})\s", said)
         loaded = found.group(1) if found else ""
-    return State(loaded, version.out.strip() if version.rc == 0 else "", modules, services, node.holders(), kernel, flavours)
+    return State(loaded, version.out.strip() if version.rc == 0 else "", modules, services, failed,
+                 node.holders(), kernel, flavours)
 
 
 class Outcome(NamedTuple):
@@ -104,10 +109,15 @@ def exchange(node: Node, check: bool, force: bool = False, expected: str = "") -
         return Outcome(False, True, "the driver is in use by %s: stop them, or reboot" % ", ".join(users[:6]), "in_use", [], state.loaded, state.loaded)
     steps = ["stop " + unit for unit in state.services] + ["unload " + name for name in state.modules]
     again = [name for name in LOAD if name in state.modules or (name == "nvidia" and not state.modules) or (name == "nvidia_uvm" and not state.modules)]
-    steps += ["load " + name for name in again] + ["start " + unit for unit in reversed(state.services)]
+    steps += ["load " + name for name in again] + ["start " + unit for unit in reversed(_to_start(state))]
     if check:
         return Outcome(True, False, "", "", steps, state.loaded, state.installed)
     return _carry_out(node, state, again, steps)
+
+
+def _to_start(state: State) -> List[str]:
+    """Services that run with the exchanged driver: those that ran, and those that had failed without it. In the order of stopping."""
+    return [unit for unit in SERVICES if unit in state.services or unit in state.failed]
 
 
 def _carry_out(node: Node, state: State, again: Sequence[str], steps: List[str]) -> Outcome:
@@ -130,7 +140,7 @@ def _carry_out(node: Node, state: State, again: Sequence[str], steps: List[str])
     if must:
         lost, cause = next(iter(must.items()))
         return Outcome(True, False, "%s could not be loaded: %s" % (lost, cause.sentence), cause.kind, steps, state.loaded, "")
-    silent = _start(node, state.services)
+    silent = _start(node, _to_start(state))
     after = look(node)
     partly = ["%s: %s" % (one, reason.sentence) for one, reason in failed.items()]
     partly += ["%s did not start again" % one for one in silent]

@@ -29,6 +29,7 @@ class Linux:
         self.licence = "Dual MIT/GPL"
         self.services: list[str] = []
         self.broken_services: list[str] = []
+        self.failed_services: list[str] = []
         self.users: list[dict[str, Any]] = []
         self.files: dict[str, str] = {"/proc/sys/kernel/osrelease": "6.1.0\n"}
         self.depends = "nvidia,ib_core"
@@ -67,7 +68,8 @@ class Linux:
         if argv[0] == "dmesg":
             return Ran(0, self.dmesg)
         if argv[:2] == ["systemctl", "is-active"]:
-            return Ran(3, "\n".join("active" if unit in self.services else "inactive" for unit in argv[2:]) + "\n")
+            words = ["active" if unit in self.services else "failed" if unit in self.failed_services else "inactive" for unit in argv[2:]]
+            return Ran(3, "\n".join(words) + "\n")
         if argv[0] == "systemctl":
             (self.services.remove if argv[1] == "stop" else self.services.append)(name)
             return Ran(1 if name in self.broken_services else 0, "")
@@ -237,6 +239,14 @@ def test_a_driver_that_does_not_load_is_no_reboot_but_a_fault() -> None:
     linux.refused["nvidia"] = "Key was rejected by service"
     outcome = linux.exchange()
     assert (outcome.reboot, outcome.kind) == (False, "key_rejected") and "Secure Boot" in outcome.reason
+
+
+def test_a_service_that_failed_beside_the_old_module_is_started_again() -> None:
+    linux = loaded()
+    linux.services, linux.failed_services = [], ["nvidia-persistenced.service"]
+    outcome = linux.exchange()
+    assert outcome.steps[-1] == "start nvidia-persistenced.service" and linux.services == ["nvidia-persistenced.service"]
+    assert "systemctl stop nvidia-persistenced.service" not in linux.calls
 
 
 def test_what_does_not_come_back_is_told() -> None:
