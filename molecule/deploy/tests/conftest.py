@@ -48,7 +48,7 @@ def play(name: str, *arguments: str, **variables: Any) -> Run:
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), f"inferops.vllm.{name}", "-i", os.environ["LAB_INVENTORY"],
             "-i", os.environ["SCENARIO_INVENTORY"], "-e", json.dumps(variables), *arguments]
     began = time.monotonic()
-    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as started:
         watch = threading.Thread(target=watch_processes, args=(started,), daemon=True)
         watch.start()
