@@ -17,7 +17,8 @@ from ..node.processes import PROC, Stat, parse_stat
 MAX_PROCESSES = 64
 MAX_PACKAGES = 800
 LIBRARIES = re.compile(
-    r"^lib(?:nccl|cuda|cudart|nvidia|nvrtc|cublas|cudnn|ucp|ucs|uct|ucx|nixl|nvshmem|mlx5|ibverbs|rdmacm|efa|fabric|gdrapi|torch_cuda|rccl|amdhip64|vllm)[A-Za-z0-9_-]*\.so")
+    r"^lib(?:nccl|cuda|cudart|nvidia|nvrtc|cublas|cudnn|ucp|ucs|uct|ucx|nixl|nvshmem|mlx5|ibverbs|rdmacm|efa|fabric|gdrapi|torch_cuda|rccl|amdhip64|"
+    r"vllm)[A-Za-z0-9_-]*\.so")
 _SITE = re.compile(r"(/\S{0,300}?/(?:site|dist)-packages)/")
 _DIST = re.compile(r"^(.{1,120})-([^-]{1,80})\.(?:dist-info|egg-info)\Z")
 

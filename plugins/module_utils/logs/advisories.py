@@ -38,7 +38,8 @@ ADVISORIES: Tuple[Advisory, ...] = (
     Advisory("moe-padding", "vllm", (), (), ("oom_weights", "oom_warmup"), r"(?i)kimi[-_]?k3|deep_gemm_mega_moe",
              "MoE weights are padded more the larger the tensor-parallel size is", "Use fewer tensor-parallel ranks with data or pipeline parallelism.",
              "https://github.com/vllm-project/vllm/issues/51124"),
-    Advisory("pp-offload", "vllm", (0, 27), (0, 33), ("engine_bug", "cuda_crash"),
+    Advisory(
+        "pp-offload", "vllm", (0, 27), (0, 33), ("engine_bug", "cuda_crash"),
         r"(?i)pipeline_parallel_size['\"]?[:=] ?[2-9].*(?:kv_offload|OffloadingConnector|kv_transfer)",
         "pipeline parallelism with the KV offload connector hands out block ids that are out of range", "Use one of the two.",
         "https://github.com/vllm-project/vllm/issues/50821"),
@@ -46,10 +47,12 @@ ADVISORIES: Tuple[Advisory, ...] = (
              "Judge by a real completion with a deadline.", "https://github.com/vllm-project/vllm/issues/39863"),
     Advisory("allocator-warnings", "", (), (), ("none",), r"memory allocation failed with OOM", "the allocator's OOM warnings were retried with success",
              "Nothing to do; they are fatal only when an OutOfMemoryError follows.", "https://github.com/vllm-project/vllm/pull/55407"),
-    Advisory("prefix-boundary", "vllm", (0, 27), (0, 27, 9), ("prefix_cache",), "",
+    Advisory(
+        "prefix-boundary", "vllm", (0, 27), (0, 27, 9), ("prefix_cache",), "",
         "prompts that end exactly on a block boundary missed the cache in early builds", "Use a later build.",
         "https://github.com/vllm-project/vllm/issues/50235"),
-    Advisory("daemon-reload", "", (), (), ("container_runtime",), r"(?:Unknown Error|no CUDA-capable device)",
+    Advisory(
+        "daemon-reload", "", (), (), ("container_runtime",), r"(?:Unknown Error|no CUDA-capable device)",
         "a systemd reload can take the GPUs from running containers", "Use CDI or explicit devices.",
         "https://github.com/NVIDIA/nvidia-container-toolkit/issues/48"),
 )

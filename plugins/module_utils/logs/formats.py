@@ -620,9 +620,9 @@ _FINAL = frozenset(("nccl", "ucx", "torch", "nvshmem", "kernel", "uvicorn", "pla
 def parse(text: str, ctx: Clock, base: Optional[_State] = None) -> Line:
     """Peel the prefixes of one line, already cleaned (:func:`clean`). Any text gives a line; none raises."""
     state = base.again() if base else _State(text, ctx)
-    bar = _BAR.search(text) if "it" in text or "B/s" in text else None
-    if bar:
-        text = text[bar.end():]
+    progress = _BAR.search(text) if "it" in text or "B/s" in text else None
+    if progress:
+        text = text[progress.end():]
     if text[:2] == "> ":
         # A quotation in a mail or an issue.
         text = text[2:]
@@ -668,7 +668,7 @@ def _number(value: Any) -> Optional[float]:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if found == found and abs(found) < 1e18 else None
+    return found if abs(found) < 1e18 else None
 
 
 def unwrap(text: str, ctx: Clock) -> Optional[Tuple[_State, List[str]]]:

@@ -316,5 +316,3 @@ def _make(
         any(number == at for _text, number in event.exceptions),
         relay,
     )
-
-

@@ -127,7 +127,8 @@ class Frames(NamedTuple):
 
 # Names of functions and files in vLLM 0.6 to 0.33 (v0 and v1 workers and executors), and in PyTorch.
 FRAMES: Tuple[Frames, ...] = (
-    Frames(r"capture_model|_capture_cudagraphs|capture_end|cuda_?graph_?(?:wrapper|runner)?\b.*capture|in capture_graph|torch/cuda/graphs\.py", "engine_init",
+    Frames(
+        r"capture_model|_capture_cudagraphs|capture_end|cuda_?graph_?(?:wrapper|runner)?\b.*capture|in capture_graph|torch/cuda/graphs\.py", "engine_init",
         "capture"),
     Frames(r"in (?:profile_run|_profile_run|determine_available_memory|determine_num_available_blocks|profile_cudagraph_memory)", "engine_init", "profile"),
     Frames(r"in (?:initialize_kv_cache|initialize_kv_cache_tensors|_allocate_kv_cache\w*|allocate_kv_cache\w*|initialize_from_config|"

@@ -10,6 +10,7 @@ https://docs.vllm.ai/en/latest/design/prefix_caching.html
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -176,7 +177,7 @@ def counters(before: Optional[Dict[str, float]], after: Dict[str, float]) -> Tup
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return 0.0
     return float(value)
 

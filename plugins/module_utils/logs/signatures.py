@@ -77,33 +77,42 @@ _TUNE = "ansible-playbook inferops.vllm.tune -i INVENTORY"
 
 CAUSES: Dict[str, Cause] = {
     "driver_too_old": Cause("driver_too_old", "Install a driver of the branch that the image's CUDA needs, or run an image built for this driver.", _REMEDIATE),
-    "driver_compat_lib_conflict": Cause("driver_compat_conflict",
+    "driver_compat_lib_conflict": Cause(
+        "driver_compat_conflict",
         "Take the image's cuda-compat library out of the library path (or use CDI): the host driver is newer than it.", _REMEDIATE),
-    "nvml_mismatch": Cause("driver_mismatch",
+    "nvml_mismatch": Cause(
+        "driver_mismatch",
         "Reboot the node, or unload and load the NVIDIA modules: the loaded module and the libraries are of different versions.", _REMEDIATE),
-    "fabric_manager_not_ready": Cause("fabric_not_ready",
+    "fabric_manager_not_ready": Cause(
+        "fabric_not_ready",
         "Start Fabric Manager (with nvlsm or IMEX where the platform has them) in exactly the driver's version and wait for fabric state Completed.",
         _REMEDIATE),
     "cuda_unknown_999": Cause("cuda_unknown", "Stop the users of the GPUs and reload nvidia_uvm; if it stays, reboot the node.", _REMEDIATE),
-    "cuda_arch_unsupported": Cause("gpu_unsupported", "Choose a kernel, dtype or back end that this GPU has, or an image built for its compute capability.",
+    "cuda_arch_unsupported": Cause(
+        "gpu_unsupported", "Choose a kernel, dtype or back end that this GPU has, or an image built for its compute capability.",
         _PLAN),
     "gpu_hw_xid": Cause("gpu_fault", "Drain the node and do what NVIDIA's catalogue says for this code.", _REMEDIATE),
     "host_driver_hang": Cause("gpu_fault", "Take the node out of service and reboot it: its driver no longer answers.", _REMEDIATE),
     "gpu_memory_busy": Cause("gpu_busy", "End the process that holds the GPU memory (a left-over worker, another job), then start again.", _REMEDIATE),
     "gpu_missing": Cause("container_runtime", "Give the container its GPUs (--gpus or CDI) and check the device filter.", _REMEDIATE),
-    "container_runtime_missing": Cause("container_runtime",
+    "container_runtime_missing": Cause(
+        "container_runtime",
         "Install and configure the NVIDIA container toolkit for this runtime, then recreate the container.", _REMEDIATE),
-    "container_gpu_lost_cgroup": Cause("container_runtime",
+    "container_gpu_lost_cgroup": Cause(
+        "container_runtime",
         "Recreate the container, and use CDI or explicit devices so that a systemd reload cannot take its GPUs again.", _REMEDIATE),
     "container_cuda_requirement": Cause("container_cuda_requirement", "Upgrade the host driver, or use an image whose cuda>= condition it meets.", _REMEDIATE),
     "container_other": Cause("container_runtime", "Read the runtime's message and mend the container's definition, then recreate it.", _DEPLOY),
     "dep_missing_module": Cause("dependency", "Use an image that has this package, or add it to the image; the model itself is not at fault.", _DEPLOY),
     "dep_version": Cause("dependency", "Use an image whose packages know this model: the installed version does not.", _DEPLOY),
-    "abi_mismatch": Cause("dependency",
+    "abi_mismatch": Cause(
+        "dependency",
         "Reinstall the package against the installed torch and CUDA (or use the official image): its binary was built for another.", _DEPLOY),
-    "jit_build_failure": Cause("dependency",
+    "jit_build_failure": Cause(
+        "dependency",
         "Give the JIT a working CUDA toolkit (CUDA_HOME, nvcc, headers, disk) or pre-built kernels, and clear its cache.", _DEPLOY),
-    "trust_remote_code": Cause("dependency", "Add --trust-remote-code (after reading the model's code), or use a version that supports the model natively.",
+    "trust_remote_code": Cause(
+        "dependency", "Add --trust-remote-code (after reading the model's code), or use a version that supports the model natively.",
         _PLAN),
     "config_error": Cause("configuration", "Correct the flag or variable that the message names.", _PLAN),
     "ulimit": Cause("configuration", "Raise the limit that the message names (unit, container or shell).", _REMEDIATE),
@@ -116,21 +125,26 @@ CAUSES: Dict[str, Cause] = {
     "storage_quota": Cause("storage", "Free space or raise the quota on the file system that the message names.", _REMEDIATE),
     "storage_access": Cause("storage", "Give the service's user access to the path, or correct the mount.", _REMEDIATE),
     "storage_io": Cause("storage", "Check the file system and its server; read the file once outside the engine.", _PREFLIGHT),
-    "oom_weights_load": Cause("oom_weights", "Spread the weights over more GPUs or use a smaller checkpoint: they do not fit, whatever the requests are.",
+    "oom_weights_load": Cause(
+        "oom_weights", "Spread the weights over more GPUs or use a smaller checkpoint: they do not fit, whatever the requests are.",
         _PLAN),
-    "oom_kv_sizing": Cause("oom_kv_sizing", "Lower --max-num-seqs or raise --gpu-memory-utilization as the message says; more GPUs where neither is enough.",
+    "oom_kv_sizing": Cause(
+        "oom_kv_sizing", "Lower --max-num-seqs or raise --gpu-memory-utilization as the message says; more GPUs where neither is enough.",
         _PLAN),
     "oom_profile_warmup": Cause("oom_warmup", "Lower --max-num-batched-tokens or --gpu-memory-utilization a little: the profile run did not fit.", _PLAN),
     "oom_cudagraph": Cause("oom_warmup", "Lower --gpu-memory-utilization or capture fewer and smaller graphs.", _PLAN),
     "oom_runtime": Cause("oom_runtime", "Lower --gpu-memory-utilization and --max-num-batched-tokens so that activations keep room at peak load.", _TUNE),
     "oom_host": Cause("oom_host", "Give the service more host memory (container limit, cgroup, node) or load fewer shards at once.", _PREFLIGHT),
-    "cuda_illegal_memory_access": Cause("cuda_crash",
+    "cuda_illegal_memory_access": Cause(
+        "cuda_crash",
         "Reproduce once with CUDA_LAUNCH_BLOCKING=1 to find the kernel, and try another attention or MoE back end.", _EVIDENCE),
     "nccl_crash": Cause("cuda_crash", "Fetch the core dump and the kernel log, and compare NCCL versions on all nodes.", _EVIDENCE),
-    "model_or_fork_bug": Cause("engine_bug", "Search the engine's issue tracker for this message and version; use a version without it or avoid the feature.",
+    "model_or_fork_bug": Cause(
+        "engine_bug", "Search the engine's issue tracker for this message and version; use a version without it or avoid the feature.",
         _EVIDENCE),
     "kv_offload_connector_bug": Cause("engine_bug", "Switch the KV offload connector off, or use a version in which it is mended.", _PLAN),
-    "nccl_mr_registration": Cause("rdma_registration",
+    "nccl_mr_registration": Cause(
+        "rdma_registration",
         "Load nvidia_peermem and set NCCL_DMABUF_ENABLE=0, or mend DMA-BUF and memlock: the NIC cannot register GPU memory.", _REMEDIATE),
     "rdma_peermem": Cause("rdma_registration", "Load nvidia_peermem (built against the installed RDMA stack) on every node.", _REMEDIATE),
     "rdma_gdr_disabled": Cause("rdma_registration", "Bring GPUDirect RDMA back (nvidia_peermem or DMA-BUF): traffic now goes through host memory.", _REMEDIATE),
@@ -144,12 +158,14 @@ CAUSES: Dict[str, Cause] = {
     "nccl_version_bug": Cause("nccl_other", "Use an NCCL version without this fault (2.28.9 where 2.30.4 to 2.30.7 hang in NVLS).", _REMEDIATE),
     "nccl_mismatch": Cause("nccl_other", "Use the same image on every node: their NCCL versions differ.", _PREFLIGHT),
     "nccl_unknown": Cause("nccl_other", "Start again with NCCL_DEBUG=INFO on every rank and read the first NCCL WARN.", _EVIDENCE),
-    "nvshmem_init": Cause("nvshmem", "Check NVSHMEM's transport (IBGDA needs its driver options and DEVX rights); use another all2all back end until then.",
+    "nvshmem_init": Cause(
+        "nvshmem", "Check NVSHMEM's transport (IBGDA needs its driver options and DEVX rights); use another all2all back end until then.",
         _REMEDIATE),
     "nixl_disconnect": Cause("nixl", "Restart both sides of the KV transfer: it does not heal itself.", _DEPLOY),
     "nixl_transport": Cause("nixl", "Check UCX_TLS and UCX_NET_DEVICES, and that one UCX with CUDA support is in the image.", _REMEDIATE),
     "gloo_ifname": Cause("rendezvous", "Set GLOO_SOCKET_IFNAME and VLLM_HOST_IP to the interface that the nodes share.", _PLAN),
-    "rendezvous_unreachable": Cause("rendezvous", "Check that every node reaches the head's address and port, and that the head is the one that was meant.",
+    "rendezvous_unreachable": Cause(
+        "rendezvous", "Check that every node reaches the head's address and port, and that the head is the one that was meant.",
         _PREFLIGHT),
     "rendezvous_missing_rank": Cause("rendezvous", "Find out why the missing ranks never joined: read their logs from their start.", _EVIDENCE),
     "startup_timeout": Cause("startup_timeout", "Find the slow step in the timeline; raise VLLM_ENGINE_READY_TIMEOUT_S only if it was progressing.", _EVIDENCE),

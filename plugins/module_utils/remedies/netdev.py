@@ -10,6 +10,8 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 UNIT = "/etc/systemd/system/inferops-vllm-rdma-net.service"
+WANTED = "/etc/systemd/system/multi-user.target.wants/inferops-vllm-rdma-net.service"
+"""The link that has the unit started at boot. It is made by hand: `systemctl enable` reloads systemd, which takes the GPUs from running containers."""
 KEPT = "/var/lib/inferops-vllm/rdma-net.json"
 """What the interfaces were before they were changed first."""
 
@@ -69,7 +71,7 @@ def rdma_interfaces(facts: Mapping[str, Any], down: bool = False) -> List[str]:
 
 
 def changes(now: Mapping[str, Interface], names: Sequence[str], up: Optional[bool] = None, mtu: Optional[int] = None,
-            addresses: Mapping[str, str] = {}) -> List[List[str]]:
+            addresses: Optional[Mapping[str, str]] = None) -> List[List[str]]:
     """Arguments of ``ip`` that bring the interfaces to what is wanted; empty when they are that already.
 
     Args:
@@ -82,6 +84,7 @@ def changes(now: Mapping[str, Interface], names: Sequence[str], up: Optional[boo
     if mtu is not None and not 1280 <= mtu <= 65520:
         raise NetdevError("mtu: %s is not between 1280 and 65520" % mtu)
     made: List[List[str]] = []
+    addresses = addresses or {}
     for name in list(names) + [name for name in addresses if name not in names]:
         if name not in now:
             raise NetdevError("there is no interface %s on this node" % name[:40])
@@ -138,6 +141,13 @@ def remember(kept: Mapping[str, Any], now: Mapping[str, Interface], lines: Seque
         elif "mtu" in line:
             entry.setdefault("mtu", now[name].mtu)
     return made
+
+
+def forgotten(kept: Mapping[str, Any], what: str) -> Dict[str, Any]:
+    """`kept` without what was taken back of ``mtu`` or ``addresses``: the next change remembers anew."""
+    key = {"mtu": "mtu", "addresses": "given"}[what]
+    made = {name: {word: value for word, value in entry.items() if word != key} for name, entry in kept.items() if isinstance(entry, dict)}
+    return {name: entry for name, entry in made.items() if entry}
 
 
 def undo(kept: Mapping[str, Any], now: Mapping[str, Interface], what: str) -> List[List[str]]:

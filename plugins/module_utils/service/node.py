@@ -30,7 +30,7 @@ def run(argv: Sequence[str], limit: float) -> Ran:
     """Exit status, output and errors of a command; 127 when it is not there, 124 when it took longer than `limit` seconds."""
     try:
         done = subprocess.run(list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False, start_new_session=True,
-                               env=dict(os.environ, LC_ALL="C"))
+                              env=dict(os.environ, LC_ALL="C"))
     except subprocess.TimeoutExpired:
         return 124, "", "%s gave no answer in %.0f s" % (argv[0], limit)
     except OSError as exc:
@@ -121,7 +121,7 @@ class Node:
             made.record["rolled_back_from"] = here
         return self._switch(made, state, enabled, keep)
 
-    def restore(self, name: str, number: int = 0, extra: Mapping[str, str] = {}, keep: int = 3) -> Answer:
+    def restore(self, name: str, number: int = 0, extra: Optional[Mapping[str, str]] = None, keep: int = 3) -> Answer:
         """Write the files of release `number` (0: the current one) as they were deployed; the service runs on, or stays down, as it was.
 
         Args:

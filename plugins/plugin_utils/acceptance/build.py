@@ -74,7 +74,7 @@ def prepared(plan: Mapping[str, Any]) -> Dict[str, Any]:
     names = given.get("served-model-name", "").split()
     endpoints: List[str] = []
     route = ""
-    for name, entry in nodes.items():
+    for entry in nodes.values():
         url = str(entry.get("health_url") or "")
         if not url:
             continue
@@ -85,7 +85,6 @@ def prepared(plan: Mapping[str, Any]) -> Dict[str, Any]:
             # One half of a disaggregated pair answers no request of its own.
             if not any(other.get("role") == "router" for other in nodes.values()) or entry.get("role") in ("head", "worker"):
                 endpoints.append(base)
-        _ = name
     return {
         "endpoints": endpoints, "route": route, "model": names[0] if names else given.get("model", str(plan.get("model") or "")),
         "version": str(plan.get("vllm_version") or ""), "features": [str(f) for f in plan.get("features") or []], "flags": given,

@@ -52,7 +52,7 @@ def svg(ramp: Mapping[str, Any]) -> str:
 
 def _across(streams: Sequence[int]) -> List[float]:
     """Positions on a logarithmic axis."""
-    low, high = math.log(max(1, min(streams))), math.log(max(1, max(streams)))
+    low, high = math.log(max(1, min(streams))), math.log(max(1, *streams))
     room = WIDTH - LEFT - RIGHT - 40
     return [LEFT + 20 + (room * (math.log(max(1, s)) - low) / (high - low) if high > low else room / 2.0) for s in streams]
 
