@@ -10,7 +10,7 @@ module: rdma_netdev
 short_description: Set state, MTU and addresses of the interfaces of RDMA ports
 version_added: 0.2.0
 description:
-  - Sets them with C(ip) now, and by one unit of its own at each boot, whatever else manages the network of the node.
+  - Sets them with C(ip) now, and by one unit of its own at each boot, whatever else manages the network of the node. Reloads nothing.
   - Interfaces that carry SSH or the default route are refused.
 options:
   state:
@@ -107,7 +107,7 @@ def main() -> None:
     if p["state"] == "present" and p["mtu"] is None:
         names = []
     strange = [name for name in list(names) + list(p["addresses"]) if name not in all_names]
-    if strange and p["state"] != "down":
+    if strange:
         module.fail_json(msg="%s is no interface of an RDMA port of this node, or it carries SSH or the default route" % strange[0])
     kept = load(netdev.KEPT)
     try:
@@ -120,7 +120,8 @@ def main() -> None:
         module.fail_json(msg=str(exc))
     before = read(netdev.UNIT)
     after = wanted_unit(p, names, before)
-    changed = bool(lines) or after != before
+    linked = os.path.lexists(netdev.WANTED)
+    changed = bool(lines) or after != before or linked != bool(after)
     result = {
         "changed": changed, "interfaces": sorted({line[3] if line[0] == "link" else line[-1] for line in lines}),
         "commands": [" ".join(line) for line in lines],
@@ -135,14 +136,17 @@ def main() -> None:
             rc, _out, err = module.run_command([ip] + line)
             if rc:
                 module.fail_json(msg="ip %s: %s" % (" ".join(line), " ".join(err.split())[:200]), **result)
-        if after != before:
-            if after:
-                write(netdev.UNIT, after, 0o644)
-            systemctl = module.get_bin_path("systemctl", required=True)
-            module.run_command([systemctl, "daemon-reload"])
-            module.run_command([systemctl, "enable" if after else "disable", netdev.UNIT.rpartition("/")[2]])
-            if not after:
-                os.unlink(netdev.UNIT)
+        if p["state"] == "restored" and kept:
+            write(netdev.KEPT, json.dumps(netdev.forgotten(kept, p["what"])), 0o600)
+        if after and after != before:
+            write(netdev.UNIT, after, 0o644)
+        if after and not linked:
+            os.makedirs(os.path.dirname(netdev.WANTED), exist_ok=True)
+            os.symlink("../" + netdev.UNIT.rpartition("/")[2], netdev.WANTED)
+        if not after:
+            for path in (netdev.WANTED, netdev.UNIT):
+                if os.path.lexists(path):
+                    os.unlink(path)
     except OSError as exc:
         module.fail_json(msg="%s cannot be written: %s" % (exc.filename, exc.strerror), **result)
     module.exit_json(**result)

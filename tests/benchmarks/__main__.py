@@ -77,6 +77,38 @@ def preflight_200() -> None:
              "aim 1.25; wall %.1f s / %.1f s, CPU %.1f s / %.1f s" % (middle["preflight"], middle["ping"], spent["preflight"], spent["ping"]))
 
 
+def remediate_200() -> None:
+    """`remediate --check` of 200 healthy recorded nodes against their preflight, same forks, three interleaved pairs, medians.
+
+    BENCH_NODES takes fewer where the machine is busy.
+    """
+    count = int(os.environ.get("BENCH_NODES", "200"))
+    roots = sorted(str(path) for path in (ROOT / "inventories" / "recorded").glob("b300-01"))
+    hosts = {
+        "node-%03d" % i: {"vllm_node_root": roots[i % len(roots)], "ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        for i in range(count)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        inventory = pathlib.Path(folder) / "hosts.yml"
+        inventory.write_text(yaml.safe_dump({"vllm_nodes": {"hosts": hosts}}))
+        walls: Dict[str, List[float]] = {"preflight": [], "remediate": []}
+        cpus: Dict[str, List[float]] = {"preflight": [], "remediate": []}
+        for _pair in range(3):
+            for name, argv in (
+                ("preflight", ("-e", "preflight_fail_on=never", "-e", "preflight_report_dir=%s/reports" % folder)),
+                ("remediate", ("--check", "-e", "remediate_report_dir=%s/reports" % folder)),
+            ):
+                wall, cpu, done = run("ansible-playbook", "inferops.vllm." + name, "-i", str(inventory), "-f", "10", *argv)
+                if done.returncode:
+                    sys.exit("%s failed:\n%s%s" % (name, done.stdout[-2000:], done.stderr[-2000:]))
+                walls[name].append(wall)
+                cpus[name].append(cpu)
+        middle = {name: sorted(values)[1] for name, values in walls.items()}
+        spent = {name: sorted(values)[1] for name, values in cpus.items()}
+        line("remediate --check of %d nodes / preflight" % count, middle["remediate"] / middle["preflight"], 1.3, "x",
+             "wall %.1f s / %.1f s, CPU %.1f s / %.1f s" % (middle["remediate"], middle["preflight"], spent["remediate"], spent["preflight"]))
+
+
 def judging_time() -> None:
     """CPU seconds to judge 1,000 and 10,000 nodes with all checks."""
     base = [json.dumps(gather(dress(Spec("b300-%02d" % i, index=i, faults=faults)), Options(image=IMAGE)))
@@ -187,7 +219,7 @@ def lab_ssh() -> None:
 
 
 BENCHMARKS: Dict[str, Callable[[], Any]] = {
-    "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200, "plan": plan_72,
+    "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200, "remediate": remediate_200, "plan": plan_72,
     "lab_ssh": lab_ssh, "redeploy": lambda: deploying.redeploy(line), "first_token": lambda: deploying.first_token(line),
     "ramp_against_vllm": lambda: serving.ramp_against_vllm(line), "client_cpu": lambda: serving.client_cpu(line),
     "first_three": lambda: serving.first_three(line),

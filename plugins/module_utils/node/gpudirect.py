@@ -140,11 +140,11 @@ def why_not(peermem: Dict[str, Any], modinfo: Dict[str, str]) -> Optional[str]:
     if "depends" in modinfo and not any(name.strip().startswith("ib_") for name in modinfo["depends"].split(",")):
         return ("the module was built without peer-memory symbols (no NVIDIA OFED at build time), so loading gives Invalid argument: "
                 "use dma-buf, or install DOCA-OFED and rebuild the driver's modules")
-    if "crc_mismatch" in kinds:
-        return "the module was built against another version of the RDMA modules (symbol versions differ): rebuild the driver's modules"
     if peermem["ib_symbol"] is False:
         return ("the running RDMA core has no ib_register_peer_memory_client (the kernel's own RDMA modules, or none, are loaded): "
                 "boot the modules of DOCA-OFED, or use dma-buf")
+    if "crc_mismatch" in kinds:
+        return "the module was built against another version of the RDMA modules (symbol versions differ): rebuild the driver's modules"
     if "unknown_symbol" in kinds and peermem["ib_symbol"] is None:
         return "the kernel log shows that the RDMA core lacked ib_register_peer_memory_client when it was last tried"
     return None

@@ -186,11 +186,12 @@ def _port(reader: Reader, name: str, port: int, links: Sequence[Dict[str, Any]],
         "netdev": netdev,
         "mtu": integer(reader.value("%s/%s/mtu" % (NET, netdev))) if netdev else None,
         "operstate": reader.value("%s/%s/operstate" % (NET, netdev)) if netdev else None,
+        "admin_up": _admin_up(reader.value("%s/%s/flags" % (NET, netdev))) if netdev else None,
         "active_mtu": mtus.get((name, port)),
         "gids": _gids(reader, base),
     }
     if found["operstate"] == "up":
-        del found["operstate"]
+        del found["operstate"], found["admin_up"]
     if link_layer == "InfiniBand":
         found["lid"] = _hexadecimal(reader.value(base + "/lid"))
         found["sm_lid"] = _hexadecimal(reader.value(base + "/sm_lid"))
@@ -198,6 +199,12 @@ def _port(reader: Reader, name: str, port: int, links: Sequence[Dict[str, Any]],
         # Every counter is a firmware query; a port that is down by design (multi-plane cards have many) is not asked.
         found["counters"] = _counters(reader, base)
     return drop_empty(found)
+
+
+def _admin_up(flags: Optional[str]) -> Optional[bool]:
+    """Whether an interface was brought up, by bit 0 (IFF_UP) of its flags; a port without a cable is, and carries nothing all the same."""
+    value = _hexadecimal(flags)
+    return None if value is None else bool(value & 1)
 
 
 def _word(text: Optional[str]) -> Optional[str]:

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .model import Choice, Decision
 from .state import State
 from .table import CLASSES, FINDINGS, ORDER, REMEDIES, always
 
 
-def decide(problem: str, state: State, tried: Mapping[str, int] = {}) -> Decision:
+def decide(problem: str, state: State, tried: Optional[Mapping[str, int]] = None) -> Decision:
     """What is done about `problem` on a node in `state`.
 
     Args:
@@ -29,7 +29,7 @@ def decide(problem: str, state: State, tried: Mapping[str, int] = {}) -> Decisio
     return Decision("person", why="No remedy fits; look at the node by hand.")
 
 
-def check(remedy: str, state: State, tried: Mapping[str, int] = {}) -> Decision:
+def check(remedy: str, state: State, tried: Optional[Mapping[str, int]] = None) -> Decision:
     """Whether the remedy that a person asked for by name may be done here.
 
     Raises:
@@ -42,7 +42,7 @@ def _choices(problem: str) -> Sequence[Choice]:
     return FINDINGS[problem] if problem in FINDINGS else CLASSES[problem]
 
 
-def _of(choice: Choice, state: State, tried: Mapping[str, int]) -> Decision:
+def _of(choice: Choice, state: State, tried: Optional[Mapping[str, int]]) -> Decision:
     if choice.after:
         return Decision("later", why="%s has to be mended first." % choice.after)
     if choice.person:
@@ -56,7 +56,7 @@ def _of(choice: Choice, state: State, tried: Mapping[str, int]) -> Decision:
     missing = tuple(word for word in remedy.needs(state) if word not in state.allow)
     if missing:
         return Decision("not_allowed", remedy.id, "%s: needs remediate_allow: [%s]." % (remedy.title, ", ".join(missing)), missing)
-    count = tried.get(remedy.id, 0)
+    count = (tried or {}).get(remedy.id, 0)
     if count >= remedy.tries:
         return Decision("given_up", remedy.id, "%s: tried %d time%s today without success; a person has to look." % (
             remedy.title, count, "" if count == 1 else "s"))
@@ -70,13 +70,13 @@ class Step(NamedTuple):
     decision: Decision
 
 
-def programme(problems: Mapping[str, str], state: State, tried: Mapping[str, int] = {}) -> List[Step]:
+def programme(problems: Mapping[str, str], state: State, tried: Optional[Mapping[str, int]] = None) -> List[Step]:
     """All faults of one node in the order in which they are mended; faults with one answer share a line.
 
     The first line of kind ``remedy`` is what is done now; the rest is decided anew after the re-check.
 
     Args:
-        problems: finding id or class → severity: ``block``, or ``warn`` for what does not keep the node from serving.
+        problems: finding id or class → severity: ``block``, or ``warn`` and ``info`` for what does not keep the node from serving.
         state, tried: as for :func:`decide`.
     """
     made: Dict[Tuple[str, str, str], List[str]] = {}
@@ -85,7 +85,9 @@ def programme(problems: Mapping[str, str], state: State, tried: Mapping[str, int
         decision = decide(problem, state, tried)
         if decision.kind == "nothing":
             continue
-        if decision.remedy and problems[problem] != "block" and disturbs(decision.remedy, state):
+        # What is only told (info) is never worth an interruption, a warning is where nothing runs.
+        harm = REMEDIES[decision.remedy].stops_service if decision.remedy and problems[problem] == "info" else False
+        if decision.remedy and problems[problem] != "block" and (harm or disturbs(decision.remedy, state)):
             decision = Decision("person", why="%s at a time of your own: `-e remediate_remedy=%s`. It interrupts the service, and this fault does not." % (
                 REMEDIES[decision.remedy].title, decision.remedy))
         key = (decision.kind, decision.remedy, decision.why)
@@ -95,8 +97,9 @@ def programme(problems: Mapping[str, str], state: State, tried: Mapping[str, int
 
 
 def disturbs(remedy: str, state: State) -> bool:
-    """The remedy interrupts what runs on the node."""
-    return REMEDIES[remedy].stops_service or REMEDIES[remedy].reboots(state)
+    """The remedy interrupts what runs on the node, or starts what does not."""
+    row = REMEDIES[remedy]
+    return (row.stops_service and state.serving) or row.starts_service or row.reboots(state)
 
 
 def _rank(problem: str) -> Tuple[int, str]:

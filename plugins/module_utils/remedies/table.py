@@ -355,13 +355,12 @@ def _remedies() -> Tuple[Remedy, ...]:
         Remedy(
             "peermem_rebuild",
             "Build the driver's modules against the RDMA stack that runs, and load nvidia_peermem",
-            (("remediation", "driver_rebuild"), ("driver", "reload_modules"), ("driver", "reboot"), ("rdma", "peermem")),
+            # What runs stays loaded: the version is the same, and nvidia_peermem alone was not loaded.
+            (("remediation", "driver_rebuild"), ("rdma", "peermem")),
             "modules on disk, loaded modules",
             permanent="The modules that were there fit no RDMA stack of this node.",
-            needs=_driver_and_reboot,
-            guards=(CONTAINER, STUCK, HOLDERS_UNKNOWN, FOREIGN, NO_HEADERS, SIGNED),
-            stops_service=True,
-            reboots=cannot_reload,
+            needs=_driver,
+            guards=(CONTAINER, STUCK, NO_HEADERS, SIGNED),
             recheck=("gpudirect.peermem",),
             harm=driver_harm,
             source=_RDMA_GUIDE,

@@ -101,7 +101,7 @@ def test_no_remedy_against_a_guard_or_without_leave(problem: str, state: State) 
         assert "driver" in state.allow and state.modules is True
     if "kill" in remedy.id:
         assert "kill" in state.allow
-    if state.holders == "foreign" and remedy.id in ("gpu_reset", "mig_off", "fabric_restart", "driver_upgrade", "peermem_rebuild"):
+    if state.holders == "foreign" and remedy.id in ("gpu_reset", "mig_off", "fabric_restart", "driver_upgrade"):
         raise AssertionError("%s while another process holds the GPUs" % remedy.id)
     if state.ssh and remedy.id in ("port_up", "rdma_mtu", "rdma_gid"):
         raise AssertionError("%s on a node whose SSH may ride on it" % remedy.id)
@@ -170,6 +170,14 @@ def test_environment_before_memory() -> None:
     assert set(ORDER) >= {name.split(".")[0] for name in FINDINGS}
 
 
+def test_a_warning_is_mended_where_nothing_is_interrupted() -> None:
+    idle, busy = State(declared=("rdma_mtu",)), State(declared=("rdma_mtu",), serving=True, holders="ours")
+    assert programme({"rdma.mtu": "warn"}, idle)[0].decision.kind == "remedy"
+    assert "-e remediate_remedy=rdma_mtu" in programme({"rdma.mtu": "warn"}, busy)[0].decision.why
+    # What is only told never leads to a remedy that stops a service.
+    assert programme({"rdma.mtu": "info"}, idle)[0].decision.kind == "person"
+
+
 def test_the_second_identical_failure_goes_to_a_person() -> None:
     state = State(peermem="loadable")
     assert decide("gpudirect.peermem", state).kind == "remedy"
@@ -188,6 +196,11 @@ def test_the_second_identical_failure_goes_to_a_person() -> None:
         ("driver.loaded_is_installed", State(driver="pending", holders="foreign", allow=("driver", "reboot")), "remedy", "driver_activate"),
         ("gpudirect.peermem", State(peermem="einval"), "person", ""),
         ("gpudirect.peermem", State(peermem="disagrees", allow=("driver",)), "remedy", "peermem_rebuild"),
+        ("gpudirect.peermem", State(peermem="unbuilt", allow=("driver",)), "remedy", "peermem_rebuild"),
+        ("gpudirect.peermem", State(peermem="unbuilt"), "not_allowed", "peermem_rebuild"),
+        # What is built anew against the kernel's own modules has no peer memory either.
+        ("gpudirect.peermem", State(peermem="symbol", allow=("driver",)), "person", ""),
+        ("gpudirect.peermem", State(peermem="symbol", dmabuf=False, allow=("driver",)), "person", ""),
         ("gpudirect.peermem", State(peermem="absent", legacy_peermem=True, allow=("driver",)), "remedy", "peermem_legacy"),
         ("rdma_registration", State(dmabuf=False, peermem_everywhere=True, deployed=True), "remedy", "dmabuf_off"),
         ("rdma_registration", State(dmabuf=False, peermem="loadable", peermem_everywhere=False), "later", ""),

@@ -87,3 +87,9 @@ def test_an_interface_that_carries_ssh_is_left_out() -> None:
     assert n.rdma_interfaces(facts) == ["a", "c"]
     assert n.rdma_interfaces(facts, down=True) == ["a"]
     assert n.rdma_interfaces({}) == []
+
+
+def test_what_was_taken_back_is_remembered_anew() -> None:
+    kept = n.remember({}, NOW, [["link", "set", "dev", "a", "mtu", "9000"], ["address", "replace", "10.0.0.2/24", "dev", "a"]])
+    assert n.forgotten(kept, "mtu") == {"a": {"given": ["10.0.0.2/24"]}}
+    assert n.forgotten(n.forgotten(kept, "mtu"), "addresses") == {}
