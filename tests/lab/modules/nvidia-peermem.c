@@ -5,17 +5,18 @@
  * with NV_PEER_SYMBOLS, against an RDMA stack that has the peer memory interface (the vendor's):
  *   loads there; elsewhere the kernel refuses it with "Unknown symbol", and against another build
  *   of that stack with "disagrees about version of symbol";
- * without, against the kernel's own RDMA stack: refuses with EINVAL and logs nothing
- *   (nvidia-peermem.c of the open kernel modules does the same).
+ * without, against the kernel's own RDMA stack: refuses with EINVAL and logs nothing, and needs no
+ *   RDMA module (nvidia-peermem.c of the open kernel modules does the same).
  */
 #include <linux/err.h>
 #include <linux/init.h>
 #include <linux/module.h>
-#include <rdma/ib_verbs.h>
 
 #include "version.h"
 
 #ifdef NV_PEER_SYMBOLS
+#include <rdma/ib_verbs.h>
+
 #include "peer_mem.h"
 
 static const struct peer_memory_client client = { .name = "nv_mem", .version = NV_VERSION };
@@ -41,9 +42,7 @@ static void __exit peermem_exit(void)
 #else
 static int __init peermem_init(void)
 {
-	if (nvidia_standin_hold() || !ib_event_msg(IB_EVENT_CQ_ERR))
-		return -ENODEV;
-	return -EINVAL;
+	return nvidia_standin_hold() ? -ENODEV : -EINVAL;
 }
 
 static void __exit peermem_exit(void)
