@@ -1,5 +1,5 @@
 # The test nodes of tests/lab. Needs root on Debian or Ubuntu and says so where that is missing.
-.PHONY: lab lab-down lab-packages molecule-lab test-lab
+.PHONY: lab lab-down lab-packages molecule-driver-fault molecule-lab test-chaos test-lab
 
 lab: $(VENV)/run.done  ## Bring up test nodes and a registry, print the inventory (root)
 	@$(BIN)/python -m tests.lab up $(LAB_ARGS)
@@ -20,3 +20,11 @@ molecule-lab: $(VENV)/test.done  ## The test nodes proven: two container nodes, 
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else $(BIN)/python -m pytest -m lab tests/unit/lab; fi
+
+molecule-driver-fault: $(VENV)/test.done  ## Faults of drivers on lab nodes, refused by name or mended (root)
+	@reason=$$($(LAB_OBSTACLE)); \
+	if [ -n "$$reason" ]; then echo "molecule-driver-fault: left out: $$reason"; else molecule test -s driver_fault; fi
+
+test-chaos: $(VENV)/test.done  ## A driver remediation killed at twenty random points, and run again (root, an hour)
+	@reason=$$($(LAB_OBSTACLE)); \
+	if [ -n "$$reason" ]; then echo "test-chaos: left out: $$reason"; else PYTHONPATH=collections $(BIN)/python -m tests.lab.chaos --all; fi
