@@ -58,6 +58,7 @@ def test_pins_and_holds_are_named_and_left_alone(nodes: dict[str, Any]) -> None:
 
 
 def test_no_room_and_no_repository_leave_the_node_as_it_was(nodes: dict[str, Any]) -> None:
+    nodes["node1"].check_output("apt-get clean")
     nodes["node2"].check_output("mount -t tmpfs -o size=1m tmpfs /boot")
     repository("--cut", "nvidia-utils_580*", "--cut-after", "200")
     try:

@@ -37,6 +37,15 @@ def test_failures_of_today_count_and_those_of_yesterday_do_not() -> None:
     assert j.spent(made, NOW) == 3
 
 
+def test_what_was_refused_is_no_failure_and_only_the_second_interruption_is_one() -> None:
+    made = j.empty("m1")
+    tried = []
+    for outcome in ("refused", "interrupted", "interrupted", "interrupted"):
+        made = j.finish(j.begin(made, "driver_upgrade", [], "r", NOW, {}), outcome, NOW)
+        tried.append(j.tried(made, NOW).get("driver_upgrade", 0))
+    assert tried == [0, 0, 1, 2] and j.spent(made, NOW) == 4
+
+
 def test_only_one_remedy_at_a_time() -> None:
     with pytest.raises(j.JournalError, match="still under way"):
         j.begin(under_way(), "reboot", [], "run2", NOW, {})
