@@ -13,9 +13,11 @@ lab-packages:  ## Install the system packages that the test nodes need (root, De
 # Why the test nodes cannot run on this machine, empty when they can.
 LAB_OBSTACLE = $(BIN)/python -c 'from tests.lab import machine; print(machine.obstacle() or "")'
 
-molecule-lab: $(VENV)/test.done  ## The test nodes proven: two container nodes, a registry, one virtual machine (root)
+LAB_SCENARIOS ?= lab deploy
+molecule-lab: $(VENV)/test.done  ## Scenarios on test nodes: the nodes themselves, deploying (root); LAB_SCENARIOS="lab deploy verify …"
 	@reason=$$($(LAB_OBSTACLE)); \
-	if [ -n "$$reason" ]; then echo "molecule-lab: left out: $$reason"; else molecule test -s lab; fi
+	if [ -n "$$reason" ]; then echo "molecule-lab: left out: $$reason"; else \
+	for scenario in $(LAB_SCENARIOS); do SECONDS=0; molecule test -s $$scenario; echo "molecule $$scenario: $$SECONDS s"; done; fi
 
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
