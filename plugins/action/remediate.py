@@ -174,6 +174,11 @@ class ActionModule(ActionBase):
             blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"
                         # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
                         and not (p in CLASSES and step["remedy"] in mended)]
+            unread = remediation.unread(case.node, look.findings, wanted)
+            if unread and not case.refused:
+                # Not known is not healthy.
+                entry["left"].append(unread)
+                blocking += unread["problems"]
             if blocking:
                 left[case.node] = blocking
         content["ended"] = remediation.stamp(time.time())

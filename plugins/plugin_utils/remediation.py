@@ -151,6 +151,14 @@ def _bad(f: Mapping[str, Any], wanted: Request) -> bool:
     return not wanted.areas or _inside(str(f["id"]), wanted.areas)
 
 
+def unread(node: str, findings: Sequence[Mapping[str, Any]], wanted: Request) -> Dict[str, Any]:
+    """The step of a document for what could keep the node from serving and could not be read; empty when all was."""
+    names = [str(f["id"]) for f in findings if f["node"] == node and f["status"] == "unknown" and f["severity"] == "block"
+             and (not wanted.areas or _inside(str(f["id"]), wanted.areas))]
+    return {"problems": names, "kind": "person", "remedy": "", "why": "Could not be read, so nothing is known of it; look with preflight, then run again."} \
+        if names else {}
+
+
 def _inside(id: str, areas: Sequence[str]) -> bool:
     return any(id == area or id.startswith(area + ".") for area in areas)
 
