@@ -174,10 +174,11 @@ class ActionModule(ActionBase):
             blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"
                         # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
                         and not (p in CLASSES and step["remedy"] in mended)]
-            unread = remediation.unread(case.node, look.findings, wanted)
-            if unread and not case.refused:
-                # Not known is not healthy.
+            unread, blind = remediation.unread(case.node, look.findings, wanted)
+            if unread:
                 entry["left"].append(unread)
+            if blind and not case.refused:
+                # Of a node that is too slow for the time-outs nothing is known, which is not healthy.
                 blocking += unread["problems"]
             if blocking:
                 left[case.node] = blocking

@@ -151,12 +151,18 @@ def _bad(f: Mapping[str, Any], wanted: Request) -> bool:
     return not wanted.areas or _inside(str(f["id"]), wanted.areas)
 
 
-def unread(node: str, findings: Sequence[Mapping[str, Any]], wanted: Request) -> Dict[str, Any]:
-    """The step of a document for what could keep the node from serving and could not be read; empty when all was."""
-    names = [str(f["id"]) for f in findings if f["node"] == node and f["status"] == "unknown" and f["severity"] == "block"
+def unread(node: str, findings: Sequence[Mapping[str, Any]], wanted: Request) -> Tuple[Dict[str, Any], bool]:
+    """The step of a document for what could keep the node from serving and could not be read, and whether nothing at all could be read of it.
+
+    The step is empty when all was read.
+    """
+    found = [f for f in findings if f["node"] == node and f["severity"] == "block" and f["status"] != "skip" and f["id"] != "node.reachable"
              and (not wanted.areas or _inside(str(f["id"]), wanted.areas))]
-    return {"problems": names, "kind": "person", "remedy": "", "why": "Could not be read, so nothing is known of it; look with preflight, then run again."} \
-        if names else {}
+    names = [str(f["id"]) for f in found if f["status"] == "unknown"]
+    if not names:
+        return {}, False
+    why = "Could not be read, so nothing is known of it; look with preflight, then run again."
+    return {"problems": names, "kind": "person", "remedy": "", "why": why}, len(names) == len(found)
 
 
 def _inside(id: str, areas: Sequence[str]) -> bool:

@@ -186,7 +186,7 @@ def _argv(settings: Settings, target: Target, folder: Path) -> list[str]:
     everyone = folder / "everyone.yml"
     everyone.write_text("all: {children: {vllm_nodes: {children: {lab_machines: {}}}}}\n", encoding="utf-8")
     words = {"vllm_hardware": "b300", "remediate_allow": ["driver", "reboot"], "driver_unhold": True, "remediate_report_dir": str(folder / "reports"),
-             "evidence_dir": str(folder / "evidence"), "preflight_timeout": 60, "remediate_areas": ["driver"], "remediate_budget": 6}
+             "evidence_dir": str(folder / "evidence"), "preflight_timeout": 240, "remediate_areas": ["driver"], "remediate_budget": 6}
     return [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.remediate", "-i", str(settings.inventory), "-i", str(everyone),
             "--limit", f"{target.name},localhost", "-e", json.dumps(words), "--timeout", "30"]
 

@@ -45,7 +45,7 @@ class Run(NamedTuple):
 def remediate(nodes: str, *allow: str, name: str = "remediate_driver", **variables: Any) -> Run:
     """Run the playbook on some nodes."""
     words = {"vllm_hardware": "b300", "remediate_allow": list(allow), "remediate_report_dir": str(FOLDER / "reports"),
-             "evidence_dir": str(FOLDER / "evidence"), "remediate_budget": 20, "preflight_timeout": 60, **variables}
+             "evidence_dir": str(FOLDER / "evidence"), "remediate_budget": 20, "preflight_timeout": 240, **variables}
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), f"inferops.vllm.{name}", "-i", os.environ["LAB_INVENTORY"],
             "-i", str(FOLDER / "everyone.yml"), "--limit", f"{nodes},localhost", "-e", json.dumps(words)]
     # The lab keeps its machines in a group of their own; here they are nodes like the others.
