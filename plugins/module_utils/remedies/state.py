@@ -251,7 +251,8 @@ def _manager(node: Node, context: Context) -> str:
     facts = table(node.get("fabric"), "manager")
     service = table(facts, "service")
     active, driver = text(service, "active"), loaded(node)[0]
-    kinds = {text(line, "kind") for line in node.items("fabric.manager.log")}
+    told = [text(line, "kind") for line in node.items("fabric.manager.log")]
+    kinds = set(told)
     if _fabric(node, context) == "nvl72":
         return "unneeded" if active in ("active", "activating", "failed") else "ok"
     if flag(service, "installed") is False:
@@ -260,6 +261,9 @@ def _manager(node: Node, context: Context) -> str:
         return UNKNOWN
     found = text(facts, "version")
     if found and driver and found != driver:
+        return "other_version"
+    if active == "failed" and told[-1:] == ["version_mismatch"]:
+        # Its own last word, also where the package's version could not be told.
         return "other_version"
     if active == "active":
         return "pre_nvl5" if _fabric(node, context) == "hgx5" and "pre_nvl5" in kinds and "configured" not in kinds else "ok"
