@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from .conftest import remediate, repository, took
@@ -112,7 +113,8 @@ def test_half_configured_packages_and_a_foreign_fabric_manager(nodes: dict[str, 
     took("half-configured dpkg, another node with a Fabric Manager of another version", run)
     assert run.rc == 0, run.text[-3000:]
     assert run.remedies("node1") == [("driver_repair", True)] and broken.check_output("/usr/bin/dpkg --audit") == ""
-    assert run.remedies("node2") == [("fabric_packages", True)]
+    # A kernel without a list of its modules does not show ib_umad, so that the remedy cannot be proven there by facts.
+    assert run.remedies("node2") == [("fabric_packages", Path("/proc/modules").exists())]
     assert packages(other)["nvidia-fabricmanager"] == NEWEST + "-1" and "nvidia-fabricmanager-580" not in packages(other)
     assert other.check_output("systemctl is-active nvidia-fabricmanager") == "active" and loaded(other) == NEWEST
 
@@ -140,7 +142,7 @@ def test_a_driver_in_use_is_exchanged_by_a_reboot_alone(nodes: dict[str, Any]) -
     boot = host.check_output("cat /proc/sys/kernel/random/boot_id")
     assert (loaded(host), host.check_output("modinfo -F version nvidia")) == ("580.95.05", NEWEST)
     refused = remediate("vm1", "driver", name="remediate", remediate_areas=["driver"])
-    assert refused.rc == 2 and "needs remediate_allow: [driver, reboot]" in refused.words
+    assert refused.rc == 2 and "needs remediate_allow: [reboot]" in refused.words
     assert host.check_output("cat /proc/sys/kernel/random/boot_id") == boot and host.check_output("systemctl is-active holder") == "active"
     run = remediate("vm1", "driver", "reboot", name="remediate", remediate_areas=["driver"])
     took("driver of another version than the libraries, in use: a real reboot (virtual machine)", run)
