@@ -42,9 +42,9 @@ class Answer:
 
 def remediate(name: str, *options: str, **given: Any) -> Answer:
     folder = FOLDER / "runs" / name
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.remediate_rdma", "-i", os.environ["LAB_INVENTORY"]]
-    argv += ["-i", os.environ["SCENARIO_INVENTORY"], "-e", "@" + os.environ["SCENARIO_REQUEST"]]
-    argv += ["-e", json.dumps({"remediate_report_dir": str(folder), "evidence_dir": str(folder / "evidence"), **given}), *options]
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.remediate_rdma"]
+    argv += ["-i", os.environ["LAB_INVENTORY"], "-i", os.environ["SCENARIO_INVENTORY"], *options]
+    argv += ["-e", json.dumps({"remediate_report_dir": str(folder), "evidence_dir": str(folder / "evidence"), **given})]
     env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
     began = time.monotonic()
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)

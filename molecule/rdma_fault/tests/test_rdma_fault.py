@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from conftest import FOLDER, ROOT, Machine, remediate
 
@@ -23,11 +22,6 @@ DRIVER = "580.95.05"
 BUILT = f"/usr/src/nvidia-{DRIVER}/$(uname -r)"
 ON_DISK = "/lib/modules/$(uname -r)/updates/dkms"
 MTU = 4200
-
-
-def first_run() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / "first.json").read_text(encoding="utf-8"))
-    return found
 
 
 def test_the_modules_of_the_cards_were_loaded_now_and_for_every_boot(vm1: Machine, vm2: Machine) -> None:
