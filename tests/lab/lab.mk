@@ -1,5 +1,5 @@
 # The test nodes of tests/lab. Needs root on Debian or Ubuntu and says so where that is missing.
-.PHONY: lab lab-down lab-packages molecule-driver-fault molecule-lab test-chaos test-lab
+.PHONY: lab lab-down lab-packages molecule-driver-fault molecule-lab molecule-rdma-fault test-chaos test-lab
 
 lab: $(VENV)/run.done  ## Bring up test nodes and a registry, print the inventory (root)
 	@$(BIN)/python -m tests.lab up $(LAB_ARGS)
@@ -26,6 +26,10 @@ test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, m
 molecule-driver-fault: $(VENV)/test.done  ## Faults of drivers on lab nodes, refused by name or mended (root)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "molecule-driver-fault: left out: $$reason"; else molecule test -s driver_fault; fi
+
+molecule-rdma-fault: $(VENV)/test.done  ## Faults of RDMA on two virtual machines, explained or mended (root)
+	@reason=$$($(LAB_OBSTACLE)); \
+	if [ -n "$$reason" ]; then echo "molecule-rdma-fault: left out: $$reason"; else molecule test -s rdma_fault; fi
 
 test-chaos: $(VENV)/test.done  ## A driver remediation killed at twenty random points, and run again (root, an hour)
 	@reason=$$($(LAB_OBSTACLE)); \
