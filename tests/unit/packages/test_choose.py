@@ -92,7 +92,8 @@ def test_nothing_of_the_driver_stays_behind() -> None:
 
 
 @pytest.mark.parametrize(("words", "part"), [
-    ({"branch": "575"}, "older than 580"), ({"branch": "575", "downgrade": True}, "older than 580"), ({"branch": "new"}, "older than 580"), ({"version": "latest"}, "no driver version"),
+    ({"branch": "575"}, "older than 580"), ({"branch": "575", "downgrade": True}, "older than 580"), ({"branch": "new"}, "older than 580"),
+    ({"version": "latest"}, "no driver version"),
     ({"version": "590.48.01"}, "is not of branch 580"), ({"components": ("gds",)}, "there is no gds"), ({"version": "580.95.05-1"}, "no driver version"),
 ])
 def test_senseless_requests_are_refused(words: dict[str, object], part: str) -> None:
