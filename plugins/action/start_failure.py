@@ -88,7 +88,10 @@ def rank(name: str, host: Mapping[str, Any], args: Mapping[str, Any]) -> Rank:
                 journal = file.read()
         except OSError:
             journal = b""
-    return Rank(name, bool(wait.get("ready")), str(wait.get("phase") or "container_init"), "" if wait.get("peer") else str(wait.get("why") or ""),
+    check = host.get(args["check"])
+    # A service that was left as it was is not waited for.
+    idle = not wait and not error and isinstance(check, Mapping) and bool(check.get("settled")) and not service.get("changed")
+    return Rank(name, bool(wait.get("ready")) or idle, str(wait.get("phase") or "container_init"), "" if wait.get("peer") else str(wait.get("why") or ""),
                 error, journal)
 
 

@@ -107,6 +107,10 @@ service:
   returned: success
   type: str
   sample: vllm
+settled:
+  description: The service that is deployed is up, starts at boot and answers.
+  returned: success
+  type: bool
 headless:
   description: The deployed rank serves no API.
   returned: success
@@ -168,6 +172,7 @@ def main() -> None:
     if problems:
         module.fail_json(msg="; ".join(problems[:6]), problems=problems)
     module.exit_json(changed=False, cursor=watch.cursor_now(), invocation_id=watch.running(service + ".service"), deployed=found, service=service,
+                     settled=bool(found) and watch.settled(service, bool(found["peers"])),
                      headless=bool(found) and not watch.told(service).health_url)
 
 

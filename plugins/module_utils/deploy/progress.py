@@ -15,7 +15,7 @@ AGENT = "vllm-link:"
 """Begin of the lines of the link agent, which says what a rank waits for before its start."""
 STARTING = PHASES[:PHASES.index("api_ready") + 1]
 """Phases of a start, which have limits."""
-PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "ExecMainStatus", "ExecMainCode", "InvocationID", "StatusText")
+PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "ExecMainStatus", "ExecMainCode", "InvocationID", "StatusText", "UnitFileState")
 ARGUMENTS = 2
 """Exit status of vLLM for arguments that it refuses: another try gives the same."""
 MOST_RESTARTS = 2
@@ -49,6 +49,7 @@ class Unit(NamedTuple):
     signal: bool
     invocation: str
     text: str
+    enabled: bool = False
 
 
 def unit(text: str) -> Unit:
@@ -60,7 +61,8 @@ def unit(text: str) -> Unit:
 
     code = say("ExecMainCode")
     return Unit(say("LoadState"), say("ActiveState"), say("SubState"), say("Result"), integer(say("NRestarts")) or 0,
-                integer(say("ExecMainStatus")) if code not in ("", "0") else None, code in ("2", "3"), say("InvocationID"), say("StatusText"))
+                integer(say("ExecMainStatus")) if code not in ("", "0") else None, code in ("2", "3"), say("InvocationID"), say("StatusText"),
+                say("UnitFileState") in ("enabled", "generated"))
 
 
 def limits(overrides: Any, ready_s: int = 0) -> Dict[str, int]:

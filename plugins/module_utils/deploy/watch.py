@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from ..node.processes import cgroup_path
 from ..node.redact import redact
 from . import deployed, progress
+from .names import LINK_UNIT
 
 COMMAND_S = 15.0
 HEALTH_S = 3.0
@@ -54,6 +55,15 @@ def running(unit: str) -> str:
     """Invocation of the unit when it is up or on its way, else empty."""
     now = show(unit)
     return now.invocation if now.active in ("active", "activating", "reloading", "deactivating") else ""
+
+
+def settled(service: str, linked: bool) -> bool:
+    """The service is up, starts at boot and, where it has an API, answers; with `linked` its link agent is up, too."""
+    now = show(service + ".service")
+    if now.active != "active" or not now.enabled or (linked and show(LINK_UNIT).active != "active"):
+        return False
+    about = told(service)
+    return not about.health_url or healthy(about.health_url)
 
 
 def container_id(engine: str, container: str) -> str:

@@ -113,3 +113,17 @@ def test_a_look_takes_the_last_end_from_the_look_before(monkeypatch: pytest.Monk
     assert first["state"] == "waiting" and first["ended"] == "exit status 125" and first["headless"] is True
     second = watch.look("vllm", Told("", "", 0), "c", first)
     assert second["state"] == "failed" and second["why"].endswith("the last time with exit status 125") and watch.news(first, second)
+
+
+@pytest.mark.parametrize("service, link, answers, linked, settled", [
+    ("active", "active", True, True, True), ("active", "failed", True, True, False), ("active", "failed", True, False, True),
+    ("activating", "active", True, True, False), ("active", "active", False, True, False),
+])
+def test_settled(monkeypatch: pytest.MonkeyPatch, service: str, link: str, answers: bool, linked: bool, settled: bool) -> None:
+    def run(argv: list, seconds: float = 0.0) -> tuple:
+        return 0, "ActiveState=%s\nUnitFileState=enabled\n" % (link if argv[-1] == "vllm-link.service" else service), ""
+
+    monkeypatch.setattr(watch, "run", run)
+    monkeypatch.setattr(watch, "told", lambda service: Told("http://127.0.0.1:1/health", "", 0))
+    monkeypatch.setattr(watch, "healthy", lambda url: answers)
+    assert watch.settled("vllm", linked) is settled

@@ -31,6 +31,7 @@ def test_what_systemd_says() -> None:
     killed = unit(SHOWN.replace("ExecMainCode=1", "ExecMainCode=2").replace("ExecMainStatus=1", "ExecMainStatus=9"))
     assert progress.ended(killed) == "signal 9"
     never = unit(SHOWN.replace("ExecMainCode=1", "ExecMainCode=0"))
+    assert unit(SHOWN + "UnitFileState=enabled\n").enabled and not unit(SHOWN + "UnitFileState=disabled\n").enabled
     assert progress.ended(never) == "a step before vLLM itself failing (exit-code)"
 
 
