@@ -211,7 +211,8 @@ def disturbed(settings: Settings, target: Target, one: Blow, folder: Path, say: 
                 sink.write(line)
                 if line.startswith("TASK ["):
                     number += 1
-                    name = line[6:].split("]")[0].split(" : ")[-1]
+                    # The check of a role's arguments names what follows at its end.
+                    name = line[6:].split("]")[0].split(" : ")[-1].split(" - ")[-1]
                     if not hit.is_set() and (one.word in name if one.word else number >= one.task):
                         struck.append(f"{number} ({name})")
                         hit.set()
