@@ -21,7 +21,8 @@ molecule-lab: $(VENV)/test.done  ## Scenarios on test nodes: the nodes themselve
 
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
-	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else $(BIN)/python -m pytest -m lab tests/unit/lab; fi
+	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else \
+	$(BIN)/python -m pytest -m lab --durations=12 --ignore tests/unit/lab/test_chaos_running.py tests/unit/lab; fi
 
 molecule-driver-fault: $(VENV)/test.done  ## Faults of drivers on lab nodes, refused by name or mended (root)
 	@reason=$$($(LAB_OBSTACLE)); \
@@ -31,6 +32,7 @@ molecule-rdma-fault: $(VENV)/test.done  ## Faults of RDMA on two virtual machine
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "molecule-rdma-fault: left out: $$reason"; else molecule test -s rdma_fault; fi
 
+# Not part of `make test`: three seeds of it alone take a quarter of an hour (pytest -m lab tests/unit/lab/test_chaos_running.py).
 test-chaos: $(VENV)/test.done  ## A driver remediation killed at twenty random points, and run again (root, an hour)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-chaos: left out: $$reason"; else PYTHONPATH=collections $(BIN)/python -m tests.lab.chaos --all; fi
