@@ -159,7 +159,9 @@ def main() -> None:
     given = module.params
     problems = reach.unresolved(given["names"]) + reach.unreached(given["source"], given["peers"], given["timeout"])
     if given["ports"]:
-        containers = [watch.container_id(given["engine"], name) for name in (SERVICE, ROUTER)] if given["engine"] else []
+        def containers() -> list:
+            return [watch.container_id(given["engine"], given["service"] or SERVICE)] if given["engine"] else []
+
         ours = reach.own([SERVICE + ".service", ROUTER + ".service", LINK_UNIT], containers)
         problems += reach.busy(given["ports"], reach.listening(), reach.holders, ours)
     service, found = given["service"], {}

@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-import http.client
 import re
-import urllib.error
-import urllib.request
 from typing import Any, Dict, Optional
 
 from . import watch
@@ -29,12 +26,8 @@ def requests_left(health_url: str) -> Optional[int]:
     """Running and waiting requests of the server beside `health_url`, None when it does not tell."""
     if not health_url:
         return None
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(health_url.rsplit("/", 1)[0] + "/metrics", timeout=watch.HEALTH_S) as answer:
-            return parse_requests(answer.read(4 * 1024 * 1024).decode("utf-8", "replace"))
-    except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError):
-        return None
+    answer = watch.fetch(health_url.rsplit("/", 1)[0] + "/metrics", 4 * 1024 * 1024)
+    return None if answer is None else parse_requests(answer.decode("utf-8", "replace"))
 
 
 def up(service: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
 from ..node import systemd
 from ..node.processes import cgroup_path
@@ -180,7 +180,11 @@ def listening() -> List[Listener]:
     return parse_listeners(_text("/proc/net/tcp")) + parse_listeners(_text("/proc/net/tcp6"))
 
 
-def own(units: Sequence[str], containers: Sequence[Optional[str]]) -> Callable[[Holder], bool]:
-    """A function that knows our own services: by unit, or by container id."""
-    ids = {str(container)[:12] for container in containers if container}
-    return lambda holder: (bool(holder.unit) and holder.unit in units) or (bool(holder.container) and holder.container in ids)
+def own(units: Sequence[str], containers: Callable[[], Sequence[str]]) -> Callable[[Holder], bool]:
+    """A function that knows our own services: by unit, or by the id of a container, which are asked for only when a container holds a port."""
+    def ours(holder: Holder) -> bool:
+        if holder.container:
+            return holder.container in {container[:12] for container in containers() if container}
+        return bool(holder.unit) and holder.unit in units
+
+    return ours

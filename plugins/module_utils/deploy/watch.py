@@ -8,9 +8,8 @@ import http.client
 import json
 import os
 import subprocess
-import urllib.error
-import urllib.request
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from urllib.parse import urlsplit
 
 from ..node.processes import cgroup_path
 from ..node.redact import redact
@@ -115,13 +114,24 @@ def cursor_now() -> str:
 
 
 def healthy(url: str) -> bool:
-    """/health answers 200; proxies of the environment are not asked, as the address is on this node."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """/health answers 200; no proxy is asked, as the address is on this node."""
+    return fetch(url, 0) is not None
+
+
+def fetch(url: str, most: int) -> Optional[bytes]:
+    """At most `most` bytes that `url` (``http://host:port/path``) answers with status 200, else None."""
+    # http.client alone: urllib.request takes a tenth of a second to import, on every node and for each look.
+    parts = urlsplit(url)
     try:
-        with opener.open(url, timeout=HEALTH_S) as answer:
-            return bool(answer.status == 200)
-    except (OSError, ValueError, http.client.HTTPException, urllib.error.URLError):
-        return False
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=HEALTH_S)
+        try:
+            connection.request("GET", parts.path or "/")
+            answer = connection.getresponse()
+            return answer.read(most) if answer.status == 200 else None
+        finally:
+            connection.close()
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
 
 
 def memory(engine: str, container: str) -> Optional[float]:

@@ -45,7 +45,7 @@ def test_what_holds_a_port() -> None:
 def test_a_port_of_our_own_service_is_free() -> None:
     wanted = [{"what": "api", "address": "10.0.0.1", "port": 8000}]
     listeners = [Listener("0.0.0.0", 8000, "1")]
-    ours = own(["vllm.service"], ["f" * 64, ""])
+    ours = own(["vllm.service"], lambda: ["f" * 64, ""])
     for holder, free in ((Holder(7, "python3", "nginx.service", ""), False), (Holder(7, "vllm", "vllm.service", ""), True),
                          (Holder(7, "vllm", "", "f" * 12), True), (Holder(7, "vllm", "", "e" * 12), False), (Holder(7, "vllm", "", ""), False)):
         assert (busy(wanted, listeners, lambda inodes, found=holder: {"1": found}, ours) == []) is free, holder
