@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(os.environ["ANSIBLE_CONFIG"]).parent
 FOLDER = Path(os.environ["SCENARIO_FOLDER"])
+FOLDER.mkdir(parents=True, exist_ok=True)
 PRINTED = FOLDER / "printed.log"
 PROCESSES = FOLDER / "processes.log"
 NODES = {"node1": "10.203.77.11", "node2": "10.203.77.12"}
