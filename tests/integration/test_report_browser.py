@@ -291,7 +291,11 @@ def test_matrix_is_used_with_the_keyboard(browse: Browse) -> None:
 def test_scrolling_draws_the_rows_that_come_into_view(browse: Browse) -> None:
     steps = "var s = document.querySelector('[aria-label=\"Order of nodes\"]'); s.value = 'rank'; s.dispatchEvent(new Event('change'));"
     steps += "document.querySelector('.grid').scrollTop = 500 * 28;"
-    rows = [text for _t, _a, text in drawn(browse(after(samples.large(), steps))).all("name", role="rowheader")]
+    # Rows are drawn with the next frame, which a loaded machine may not come to within the browser's budget.
+    for _attempt in range(4):
+        rows = [text for _t, _a, text in drawn(browse(after(samples.large(), steps))).all("name", role="rowheader")]
+        if any(text.startswith("b300-0510") for text in rows):
+            break
     assert any(text.startswith("b300-0510") for text in rows) and not any(text.startswith("b300-0001") for text in rows)
     assert len(rows) < 80
 
