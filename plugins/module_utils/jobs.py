@@ -189,3 +189,14 @@ def _write(path: str, text: str) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(draft, path)
+
+
+def finish(module: Any, result: Dict[str, Any]) -> None:
+    """Leave an AnsibleModule with the result of a job, its steps as the difference."""
+    if result.get("failed"):
+        module.fail_json(**{key: value for key, value in result.items() if key != "failed"})
+    for note in result.get("notes", []):
+        module.warn(note)
+    if result.get("changed"):
+        result = dict(result, diff={"before": "", "after": "".join("%s\n" % step for step in result["steps"])})
+    module.exit_json(**result)

@@ -230,17 +230,6 @@ def work(request, engine, tell, dry=False, quick=False):
         return {"failed": True, "msg": str(exc), "kind": exc.kind}
 
 
-def finish(module, result):
-    """Leave the module with a result."""
-    if result.get("failed"):
-        module.fail_json(**{key: value for key, value in result.items() if key != "failed"})
-    for note in result.get("notes", []):
-        module.warn(note)
-    if result.get("changed"):
-        result = dict(result, diff={"before": "", "after": "".join("%s\n" % step for step in result["steps"])})
-    module.exit_json(**result)
-
-
 def main() -> None:
     """Parse arguments, look for the image, bring it or start to."""
     module = AnsibleModule(
@@ -269,7 +258,7 @@ def main() -> None:
         told = jobs.state(JOB)
         if told.running:
             module.exit_json(changed=False, running=True, progress=told.progress)
-        finish(module, told.result or {"failed": True, "msg": "the work on the image was killed on this node; run it again", "kind": "killed"})
+        jobs.finish(module, told.result or {"failed": True, "msg": "the work on the image was killed on this node; run it again", "kind": "killed"})
 
     wanted = ensure.Wanted(
         params["image"], params["archive"] or "", params["image_id"], params["registry"], params["registry_user"], params["registry_password"],
@@ -281,7 +270,7 @@ def main() -> None:
     engine = Docker(params["docker_socket"]) if params["engine"] == "docker" else Podman()
     result = work(request, engine, jobs.quiet, dry=module.check_mode, quick=params["background"])
     if not result.get("long"):
-        finish(module, result)
+        jobs.finish(module, result)
     # Equal requests are told by everything but the password.
     asked = json.dumps([params["engine"], wanted._replace(password="")._asdict()], sort_keys=True)
     try:

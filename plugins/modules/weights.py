@@ -224,17 +224,6 @@ def work(wanted, tell, dry=False, quick=False):
         return {"failed": True, "msg": str(exc), "kind": exc.kind}
 
 
-def finish(module, result):
-    """Leave the module with a result."""
-    if result.get("failed"):
-        module.fail_json(**{key: value for key, value in result.items() if key != "failed"})
-    for note in result.get("notes", []):
-        module.warn(note)
-    if result.get("changed"):
-        result = dict(result, diff={"before": "", "after": "".join("%s\n" % step for step in result["steps"])})
-    module.exit_json(**result)
-
-
 def main() -> None:
     """Parse arguments, look at the weights, bring them or start to."""
     module = AnsibleModule(
@@ -262,7 +251,8 @@ def main() -> None:
         told = jobs.state(JOB)
         if told.running:
             module.exit_json(changed=False, running=True, progress=told.progress)
-        finish(module, told.result or {"failed": True, "msg": "the work on the weights was killed on this node; run it again, it goes on", "kind": "killed"})
+        jobs.finish(module, told.result or {
+            "failed": True, "msg": "the work on the weights was killed on this node; run it again, it goes on", "kind": "killed"})
 
     try:
         wanted = ensure.check(ensure.Wanted(
@@ -273,7 +263,7 @@ def main() -> None:
         module.fail_json(msg=str(exc), kind=exc.kind)
     result = work(wanted, jobs.quiet, dry=module.check_mode, quick=params["background"])
     if not result.get("long"):
-        finish(module, result)
+        jobs.finish(module, result)
     asked = json.dumps(wanted._replace(token="")._asdict(), sort_keys=True)
     try:
         jobs.start(JOB, hashlib.sha256(asked.encode()).hexdigest(), lambda tell: work(wanted, tell))

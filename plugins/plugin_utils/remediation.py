@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import secrets
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.fabric import clique_of
@@ -18,6 +17,8 @@ from ansible_collections.inferops.vllm.plugins.module_utils.remedies import jour
 from ansible_collections.inferops.vllm.plugins.module_utils.remedies.rounds import Case, steps_of
 from ansible_collections.inferops.vllm.plugins.module_utils.remedies.state import ALLOWED_WORDS, state_of
 from ansible_collections.inferops.vllm.plugins.module_utils.remedies.table import CLASSES, FINDINGS, REMEDIES
+
+from .report.files import replace
 
 SCHEMA = "inferops.vllm/remediation-report/1"
 BAD = ("fail", "unknown")
@@ -234,11 +235,7 @@ def save(path: str, content: Mapping[str, Any]) -> None:
         OSError: no room or no permission.
     """
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = "%s.%s.tmp" % (path, secrets.token_hex(4))
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-    os.replace(temporary, path)
+    replace(path, json.dumps(content, indent=1) + "\n")
 
 
 # -- terminal ----------------------------------------------------------------------------------------------------
