@@ -18,7 +18,7 @@ from ..module_utils.checks.model import Context, Node
 from ..module_utils.plan.groups import NODE_GROUPS
 from ..module_utils.plan.resolve import InputError, resolve
 from ..plugin_utils import report
-from ..plugin_utils.cluster import WORDS, facts_of
+from ..plugin_utils.cluster import WORDS, facts_of, why_silent
 
 display = Display()
 
@@ -101,7 +101,7 @@ def play_nodes(variables: Mapping[str, Any], register: str) -> List[Node]:
         read = host.get(register)
         read = read if isinstance(read, Mapping) else {}
         facts = facts_of(read)
-        why = "" if facts else _why_silent(read)
+        why = "" if facts else why_silent(read)
         declared = {
             "host_ip": host.get("vllm_host_ip"),
             "interface": host.get("vllm_interface"),
@@ -122,11 +122,6 @@ def whole_inventory(variables: Mapping[str, Any], nodes: Sequence[Node]) -> List
         if name not in known:
             known[name] = Node(name, None, {"groups": list(hostvars[name].get("group_names") or [])}, "left out by --limit")
     return [known[name] for name in dict.fromkeys(list(names) + list(known))]
-
-
-def _why_silent(read: Mapping[str, Any]) -> str:
-    text = str(read.get("msg") or "").strip() or "no facts were read"
-    return " ".join(("did not answer: " if read.get("unreachable") else "could not be read: ").split() + text.split())[:300]
 
 
 def selection(variables: Mapping[str, Any]) -> Tuple[Optional[List[str]], Optional[List[str]], List[str]]:

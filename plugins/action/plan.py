@@ -106,18 +106,11 @@ def inventory_nodes(variables: Mapping[str, Any], register: str, look_up: bool =
             "listen": host.get("vllm_listen_address"), "rank": host.get("vllm_rank"), "role": host.get("vllm_role"),
             "ansible_host": host.get("ansible_host"), "recorded": bool(host.get("vllm_node_root")),
         }
-        node = Node(name, facts, declared, "" if facts else _why_silent(read))
+        node = Node(name, facts, declared, "" if facts else cluster.why_silent(read))
         if look_up and wants_name(node):
             declared["resolved"] = resolved(str(declared["host_ip"] or declared["ansible_host"] or name))
         made.append(node)
     return made
-
-
-def _why_silent(read: Mapping[str, Any]) -> str:
-    text = " ".join(str(read.get("msg") or "").split())[:200]
-    if read.get("unreachable"):
-        return "did not answer" + (": " + text if text else "")
-    return "could not be read: " + text if read.get("failed") else "not read"
 
 
 def wants_name(node: Node) -> bool:

@@ -21,3 +21,13 @@ def facts_of(read: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
         except ValueError:
             return None
     return facts if isinstance(facts, dict) else None
+
+
+def why_silent(read: Mapping[str, Any]) -> str:
+    """Why a registered result of node_facts holds no facts, in one line of at most 300 characters."""
+    text = " ".join(str(read.get("msg") or "").split())
+    if read.get("unreachable"):
+        return ("did not answer" + (": " + text if text else ""))[:300]
+    if text or read.get("failed"):
+        return ("could not be read" + (": " + text if text else ""))[:300]
+    return "not read"
