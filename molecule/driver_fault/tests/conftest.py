@@ -51,7 +51,7 @@ def remediate(nodes: str, *allow: str, name: str = "remediate_driver", **variabl
     # The lab keeps its machines in a group of their own; here they are nodes like the others.
     (FOLDER / "everyone.yml").write_text("all: {children: {vllm_nodes: {children: {lab_machines: {}}}}}\n", encoding="utf-8")
     (FOLDER / "reports" / "remediation.json").unlink(missing_ok=True)
-    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
     began = time.monotonic()
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, check=False)
     with (FOLDER / "printed.log").open("a", encoding="utf-8") as sink:

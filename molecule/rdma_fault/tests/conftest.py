@@ -45,7 +45,7 @@ def remediate(name: str, *options: str, **given: Any) -> Answer:
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.remediate_rdma"]
     argv += ["-i", os.environ["LAB_INVENTORY"], "-i", os.environ["SCENARIO_INVENTORY"], *options]
     argv += ["-e", json.dumps({"remediate_report_dir": str(folder), "evidence_dir": str(folder / "evidence"), **given})]
-    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
     began = time.monotonic()
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     (FOLDER / "runs").mkdir(exist_ok=True)
