@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.inferops.vllm.plugins.module_utils.serving import prefix, ramp, run
-from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import endpoint
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import call, endpoint, post
 
 Line = Callable[[str, float, float, str, str], None]
 PAIRS = 5
 STREAMS = 16
-REQUESTS = 96
+REQUESTS = 160
 INPUT, OUTPUT = 256, 64
 
 
@@ -39,17 +39,28 @@ def given() -> tuple[str, str, list[str]]:
     return url, os.environ.get("INFEROPS_BENCH_MODEL", "moonshotai/Kimi-K3"), shlex.split(os.environ.get("INFEROPS_BENCH_COMMAND", ""))
 
 
-def theirs(url: str, model: str, command: list[str], streams: int, requests: int) -> dict[str, float]:
-    """One run of `vllm bench serve`."""
+def template(url: str, model: str) -> int:
+    """Tokens that the chat template puts around a prompt of one word."""
+    body = {"model": model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    found, trouble = call(endpoint(url), post("/v1/chat/completions", body)).json()
+    if trouble is not None:
+        sys.exit("the server does not answer: %s" % trouble.text)
+    return int(found["usage"]["prompt_tokens"]) - 1
+
+
+def theirs(url: str, model: str, command: list[str], streams: int, requests: int, prompt: int) -> dict[str, float]:
+    """One run of `vllm bench serve` with the same endpoint, sampling and lengths as the ramp."""
     argv = [
         *command, "vllm", "bench", "serve", "--backend", "openai-chat", "--base-url", url, "--endpoint", "/v1/chat/completions", "--model", model,
-        "--tokenizer", os.environ.get("INFEROPS_BENCH_TOKENIZER", "/models-tiny"), "--dataset-name", "random", "--random-input-len", str(INPUT - 24),
+        "--tokenizer", os.environ.get("INFEROPS_BENCH_TOKENIZER", "/models-tiny"), "--dataset-name", "random", "--random-input-len", str(prompt),
         "--random-output-len", str(OUTPUT), "--num-prompts", str(requests), "--max-concurrency", str(streams), "--ignore-eos",
-        "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "0"]
+        "--temperature", "0", "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "0"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     found = {}
     for name, pattern in (("tps", r"Output token throughput \(tok/s\):\s+([\d.]+)"), ("ttft", r"Median TTFT \(ms\):\s+([\d.]+)"),
-                          ("tpot", r"Median TPOT \(ms\):\s+([\d.]+)"), ("e2e", r"Median E2EL \(ms\):\s+([\d.]+)")):
+                          ("tpot", r"Median TPOT \(ms\):\s+([\d.]+)"), ("itl", r"Median ITL \(ms\):\s+([\d.]+)"),
+                          ("e2e", r"Median E2EL \(ms\):\s+([\d.]+)"), ("ok", r"Successful requests:\s+(\d+)"),
+                          ("inputs", r"Total input tokens:\s+(\d+)"), ("outputs", r"Total generated tokens:\s+(\d+)")):
         match = re.search(pattern, done.stdout)
         if match is None:
             sys.exit("vllm bench serve printed no %s:\n%s" % (name, (done.stdout + done.stderr)[-2000:]))
@@ -73,19 +84,33 @@ def ramp_against_vllm(line: Line) -> None:
     url, model, command = given()
     if not url:
         return
+    prompt = INPUT - template(url, model)
     ours(url, model, STREAMS, STREAMS)
     pairs = []
-    for _number in range(PAIRS):
-        level = ours(url, model, STREAMS, REQUESTS)
-        pairs.append((level, theirs(url, model, command, STREAMS, REQUESTS)))
+    for number in range(PAIRS):
+        # Who goes first changes, so that neither always meets the warmer machine.
+        if number % 2:
+            other = theirs(url, model, command, STREAMS, REQUESTS, prompt)
+            level = ours(url, model, STREAMS, REQUESTS)
+        else:
+            level = ours(url, model, STREAMS, REQUESTS)
+            other = theirs(url, model, command, STREAMS, REQUESTS, prompt)
+        pairs.append((level, other))
+        print("     pair %d: ours %d requests, %d + %d tokens, %.1f/s; theirs %d requests, %d + %d tokens, %.1f/s" % (
+            number + 1, level["ok"], level["input_tokens"], level["output_tokens"], level["output_tps"], other["ok"], other["inputs"],
+            other["outputs"], other["tps"]), flush=True)
     ratios = [level["output_tps"] / other["tps"] for level, other in pairs]
     line("ramp / vllm bench serve, slower by", 1 / statistics.median(ratios), 1 / 0.95, "x", "throughput ratios %s" % ", ".join("%.2f" % r for r in ratios))
-    for name, mine, other in (("ttft", "ttft_ms", "ttft"), ("tpot", "tpot_ms", "tpot"), ("total", "e2e_ms", "e2e")):
-        left, right = [p[0][mine]["p50"] for p in pairs], [p[1][other] for p in pairs]
+    for name, mine, their in (("ttft", "ttft_ms", "ttft"), ("itl", "itl_ms", "itl"), ("tpot", "tpot_ms", "tpot"), ("total", "e2e_ms", "e2e")):
+        left, right = [p[0][mine]["p50"] for p in pairs], [p[1][their] for p in pairs]
         apart = abs(statistics.median(left) / statistics.median(right) - 1)
         noise = max((max(side) - min(side)) / statistics.median(side) for side in (left, right))
-        line("median %s apart" % name, 100 * apart, max(5.0, 100 * noise), "%", "ours %.1f ms, theirs %.1f ms; spread of five %.0f %%" % (
-            statistics.median(left), statistics.median(right), 100 * noise))
+        line("median %s apart" % name, 100 * apart, max(5.0, 100 * noise), "%", "ours %.1f ms, theirs %.1f ms; spread of five %.0f %%; ours %s, theirs %s" % (
+            statistics.median(left), statistics.median(right), 100 * noise, _row(left), _row(right)))
+
+
+def _row(values: list[float]) -> str:
+    return " ".join("%.1f" % value for value in values)
 
 
 def client_cpu(line: Line) -> None:

@@ -3,7 +3,8 @@
 """An HTTP client that never waits longer than it was told, for one request or for thousands at once.
 
 One loop drives every connection with non-blocking sockets, so that a deadline holds at each point (connect, TLS, first token, end) and 64
-streams need no 64 threads. Each request has a connection of its own: a load balancer then sees requests as those of so many users.
+streams need no 64 threads. A request has a connection of its own; a loop that keeps connections gives it one that an earlier request of the
+same loop left open, as the libraries of users and routers do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import json
 import os
 import re
+import select
 import selectors
 import socket
 import ssl
@@ -183,10 +185,10 @@ class Reply:
     """What came back. Times are seconds from the start of the request; None when the point was not reached.
 
     status, headers, body: of the answer (body is empty for a stream that was understood). trouble: None when all went well.
-    connected, sent, first_byte, first_event, end: points in time. events: count of events; `tail` is the last data before ``[DONE]``.
+    connected, sent, first_byte, first_event, end: points in time. events: count of events. reused: whether the connection stood before.
     """
 
-    __slots__ = ("body", "connected", "done", "end", "events", "first_byte", "first_event", "headers", "sent", "started", "status", "trouble")
+    __slots__ = ("body", "connected", "done", "end", "events", "first_byte", "first_event", "headers", "reused", "sent", "started", "status", "trouble")
 
     def __init__(self) -> None:
         self.status = 0
@@ -200,6 +202,7 @@ class Reply:
         self.first_event: Optional[float] = None
         self.end: Optional[float] = None
         self.events = 0
+        self.reused = False
         self.done = False
         """Whether the stream said ``[DONE]``."""
 
@@ -239,12 +242,17 @@ class Loop:
 
     ``start`` begins one; its `on_done` is called once, with the reply, and may start others. ``run`` returns when none is left, or when
     its deadline is past or `stop` returned True; what is then unfinished ends as a time-out at its point.
+
+    With `keep`, a connection whose answer came whole is kept for the next request to the same endpoint, unless the server closes it. One
+    that was closed meanwhile is left; a request that was sent is never sent again, so that no failure is hidden.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: bool = False) -> None:
         self.selector = selectors.DefaultSelector()
         self.active: Set[_Exchange] = set()
+        self.keep = keep
         self._check = 0.0
+        self._idle: Dict[str, List[socket.socket]] = {}
 
     def start(self, target: Endpoint, request: Request, on_done: OnDone, on_event: Optional[OnEvent] = None) -> None:
         """Begin one exchange; the addresses of `target` must be known."""
@@ -282,7 +290,41 @@ class Loop:
         for exchange in list(self.active):
             exchange.drop()
         self.active.clear()
+        for sock in [sock for kept in self._idle.values() for sock in kept]:
+            _shut(sock)
+        self._idle.clear()
         self.selector.close()
+
+    def idle(self, target: Endpoint) -> Optional[socket.socket]:
+        """A connection to `target` that an earlier request left open, None when there is none."""
+        kept = self._idle.get(target.url, [])
+        while kept:
+            sock = kept.pop()
+            if _quiet(sock):
+                return sock
+            _shut(sock)
+        return None
+
+    def put(self, target: Endpoint, sock: socket.socket) -> None:
+        """Keep a connection to `target` for the next request."""
+        self._idle.setdefault(target.url, []).append(sock)
+
+
+def _quiet(sock: socket.socket) -> bool:
+    """Whether nothing waits to be read: an end or bytes that nobody asked for make a kept connection useless."""
+    ready = select.poll()
+    try:
+        ready.register(sock, select.POLLIN)
+        return not ready.poll(0)
+    except (OSError, ValueError):
+        return False
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.close()
+    except OSError:
+        pass
 
 
 class _Exchange:
@@ -316,9 +358,15 @@ class _Exchange:
             headers["Content-Type"] = "application/json"
         host = "[%s]" % self.target.host if ":" in self.target.host else self.target.host
         data = request_bytes(
-            self.request.method, self.target.base + self.request.path, "%s:%d" % (host, self.target.port), headers, self.request.body)
+            self.request.method, self.target.base + self.request.path, "%s:%d" % (host, self.target.port), headers, self.request.body, self.loop.keep)
         self.left = memoryview(data)
-        self._next_address()
+        self.sock = self.loop.idle(self.target)
+        if self.sock is None:
+            self._next_address()
+        else:
+            self.reply.reused = True
+            self._ready()
+            self.work()
 
     def _next_address(self) -> None:
         if not self.addresses:
@@ -526,6 +574,10 @@ class _Exchange:
         self._finish(final)
 
     def _finish(self, final: bool = False) -> None:
+        if self.loop.keep and self.sock is not None and self.reply.trouble is None and self.parser.reusable and not final:
+            self._unregister()
+            self.loop.put(self.target, self.sock)
+            self.sock = None
         self.drop()
         if self.reply.end is None:
             self.reply.end = self._since()
@@ -545,10 +597,7 @@ class _Exchange:
         """Close the connection."""
         self._unregister()
         if self.sock is not None:
-            try:
-                self.sock.close()
-            except OSError:
-                pass
+            _shut(self.sock)
         self.sock = None
 
     def _since(self) -> float:

@@ -225,14 +225,18 @@ class _Watch:
 
 
 class Level:
-    """One step of the ramp: so many streams, each starting its next request when one ends."""
+    """One step of the ramp: so many streams, each with a connection that it keeps, starting its next request when one ends.
+
+    Times count from before a request is sent (the first one of a stream connects, too) to the event that brings a token; what ends the
+    stream behind its last token (usage, ``[DONE]``) is waited for and not counted.
+    """
 
     def __init__(self, target: Endpoint, servers: Sequence[Endpoint], settings: Settings, streams: int, words: int, until: float) -> None:
         self.target = target
         self.settings = settings
         self.streams = streams
         self.words = words
-        self.loop = Loop()
+        self.loop = Loop(keep=True)
         self.watch = _Watch(self.loop, servers)
         self.until = until
         self.started = 0
@@ -251,14 +255,16 @@ class Level:
         self.began = 0.0
         self.last_end = 0.0
         self.open = 0
+        self.due = 0
+        self.connections = 0
+        self.sending = False
 
     def run(self) -> Dict[str, Any]:
         """Send, and return the numbers of this step."""
         cpu = time.process_time()
         before = metrics.read(list(self.watch.servers))[0] if self.watch.servers else None
         self.began = self.last_end = time.monotonic()
-        for _number in range(self.streams):
-            self._send()
+        self._next(self.streams)
         while self.loop.active and time.monotonic() < self.until and not self._stop():
             self.loop.step(0.1)
         self.cut = True
@@ -272,7 +278,7 @@ class Level:
         ok = len(self.totals)
         return {
             "concurrency": self.streams, "requests": self.finished, "ok": ok, "errors": dict(self.errors), "error_texts": dict(self.examples),
-            "seconds": round(wall, 3), "input_tokens": self.inputs, "output_tokens": self.outputs,
+            "connections": self.connections, "seconds": round(wall, 3), "input_tokens": self.inputs, "output_tokens": self.outputs,
             "output_tps": round(self.outputs / wall, 2), "total_tps": round((self.inputs + self.outputs) / wall, 2), "rps": round(ok / wall, 3),
             "ttft_ms": summary(self.ttft), "itl_ms": summary(self.gaps), "tpot_ms": summary(self.per_token), "e2e_ms": summary(self.totals),
             "running_max": self.watch.most.get("running"), "waiting_max": self.watch.most.get("waiting"),
@@ -293,6 +299,17 @@ class Level:
             return self.started < self.settings.level_requests
         return time.monotonic() - self.began < self.settings.level_seconds
 
+    def _next(self, count: int = 1) -> None:
+        """Send `count` requests. One that fails at once is followed by the next from here, so that many in a row need no deep stack."""
+        self.due += count
+        if self.sending:
+            return
+        self.sending = True
+        while self.due > 0 and not self.over_budget:
+            self.due -= 1
+            self._send()
+        self.sending = False
+
     def _send(self) -> None:
         settings = self.settings
         body = {
@@ -310,6 +327,7 @@ class Level:
         if self.cut:
             return
         self.finished += 1
+        self.connections += not reply.reused
         self.last_end = time.monotonic()
         if reply.trouble is not None:
             kind = reply.trouble.kind if reply.trouble.kind != "status" else "HTTP %d" % reply.status
@@ -321,8 +339,7 @@ class Level:
                 self.over_budget = True
                 return
         else:
-            total = reply.end or 0.0
-            self.totals.append(total)
+            self.totals.append((reply.end or 0.0) if stream.first is None else stream.last)
             if stream.first is not None:
                 self.ttft.append(stream.first)
                 if stream.outputs > 1:
@@ -333,7 +350,7 @@ class Level:
             if stream.outputs < self.settings.output_tokens:
                 self.short += 1
         if self._more():
-            self._send()
+            self._next()
 
 
 def run(target: Endpoint, servers: Sequence[Endpoint], settings: Settings, progress: Optional[Callable[[str], None]] = None) -> Dict[str, Any]:
@@ -536,7 +553,7 @@ def agent_loop(target: Endpoint, servers: Sequence[Endpoint], settings: Settings
     before = metrics.read(list(servers))[0] if servers else None
     ttft: List[List[float]] = [[] for _turn in range(turns)]
     inputs: List[List[int]] = [[] for _turn in range(turns)]
-    loop = Loop()
+    loop = Loop(keep=True)
     limits = Deadlines(10.0, settings.request_seconds, settings.request_seconds, settings.request_seconds)
 
     def ask(history: List[Dict[str, str]], turn: int) -> None:

@@ -59,6 +59,7 @@ class ResponseParser:
         self.reason = ""
         self.headers: Dict[str, str] = {}
         self.complete = False
+        self._newer = False
         self._buffer = bytearray()
         self._left: Optional[int] = None
         self._chunked = False
@@ -68,6 +69,14 @@ class ResponseParser:
     def in_body(self) -> bool:
         """Whether the head has been read."""
         return self._state != "head"
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can carry another request: the body is whole, nothing follows it, and the server keeps it open."""
+        # The empty line behind the last chunk comes with it; a server that sends it later gets a new connection.
+        rest = b"\r\n" if self._chunked else b""
+        whole = self.complete and self._left == 0 and bytes(self._buffer[:3]) == rest
+        return whole and self._newer and "close" not in self.headers.get("connection", "").lower()
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
@@ -89,6 +98,8 @@ class ResponseParser:
             return
         if data:
             self.on_body(data[:self._left])
+            # What is longer than announced is no second answer.
+            self._buffer += data[self._left:]
             self._left -= min(len(data), self._left)
         self.complete = self._left == 0
 
@@ -116,6 +127,7 @@ class ResponseParser:
         if len(parts) < 2 or not parts[1].isdigit() or len(parts[1]) != 3:
             raise BadHttp("the answer has no status: %r" % lines[0][:80])
         self.status = int(parts[1])
+        self._newer = parts[0] == "HTTP/1.1"
         self.reason = parts[2][:100] if len(parts) > 2 else ""
         if 100 <= self.status < 200:
             return bool(self._buffer) and self._head()
@@ -208,9 +220,10 @@ class EventParser:
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
 
 
-def request_bytes(method: str, target: str, host: str, headers: Dict[str, str], body: bytes) -> bytes:
-    """The bytes of one request that asks for the connection to be closed after the answer."""
-    lines = ["%s %s HTTP/1.1" % (method, target), "Host: " + host, "Connection: close", "User-Agent: inferops-vllm-verify"]
+def request_bytes(method: str, target: str, host: str, headers: Dict[str, str], body: bytes, keep: bool = False) -> bytes:
+    """The bytes of one request that asks for the connection to be closed after the answer, or with `keep` to be kept open."""
+    lines = ["%s %s HTTP/1.1" % (method, target), "Host: " + host, "Connection: " + ("keep-alive" if keep else "close"),
+             "User-Agent: inferops-vllm-verify"]
     lines += ["%s: %s" % item for item in headers.items()]
     if body or method == "POST":
         lines.append("Content-Length: %d" % len(body))

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -228,6 +230,90 @@ def test_many_streams_at_once_do_not_wait_for_each_other() -> None:
         loop.run(30)
         loop.close()
     assert len(replies) == 48 and all(reply.ok for reply in replies) and time.monotonic() - began < 8
+
+
+def in_a_row(url: str, times: int, pause: float = 0.0, keep: bool = True, **given: Any) -> list[client.Reply]:
+    """Replies of streamed requests one after the other through one loop."""
+    target, _trouble = client.resolved(endpoint(url, **given))
+    replies: list[client.Reply] = []
+    loop = client.Loop(keep)
+    for _number in range(times):
+        time.sleep(pause)
+        loop.start(target, post("/v1/chat/completions", dict(CHAT, stream=True), True, QUICK), replies.append)
+        loop.run(5)
+    loop.close()
+    return replies
+
+
+def test_a_loop_that_keeps_connections_uses_them_again(tmp_path: Path) -> None:
+    with serving(State()) as url:
+        assert [reply.reused for reply in in_a_row(url, 3)] == [False, True, True]
+        assert [reply.reused for reply in in_a_row(url, 2, keep=False)] == [False, False]
+    context, cert = certificate(tmp_path)
+    with serving(State(), context) as url:
+        replies = in_a_row(url, 3, ca_file=str(cert))
+    # A session ticket that comes late is nothing that was asked for, and costs a connection at most.
+    assert all(reply.ok for reply in replies) and replies[-1].reused
+
+
+def test_streams_that_run_at_once_share_no_connection() -> None:
+    replies: list[client.Reply] = []
+    with serving(State(token_delay=0.02)) as url:
+        target, _trouble = client.resolved(endpoint(url))
+        loop = client.Loop(keep=True)
+
+        def again(reply: client.Reply) -> None:
+            replies.append(reply)
+            if len(replies) <= 8:
+                start()
+
+        def start() -> None:
+            loop.start(target, post("/v1/chat/completions", dict(CHAT, stream=True), True, Deadlines()), again)
+
+        for _number in range(8):
+            start()
+        loop.run(10)
+        loop.close()
+    assert [reply.ok for reply in replies] == [True] * 16 and sum(not reply.reused for reply in replies) == 8
+
+
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n15\r\ndata: {}\n\ndata: [DONE\r\n3\r\n]\n\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [
+    WHOLE.replace(b"chunked\r\n", b"chunked\r\nConnection: close\r\n"), WHOLE.replace(b"/1.1", b"/1.0"), WHOLE + b"HTTP/1.1 200 OK\r\n", WHOLE[:-2],
+    b"HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\ndata: {}\n\ndata: [DONE]\n\nmore"])
+def test_a_connection_that_cannot_be_trusted_is_not_used_again(answer: bytes) -> None:
+    with raw(answer, close=False) as url:
+        replies = in_a_row(url, 2)
+    assert [(reply.ok, reply.reused) for reply in replies] == [(True, False)] * 2
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_left() -> None:
+    with raw(WHOLE) as url:
+        replies = in_a_row(url, 2, 0.1)
+    assert [(reply.ok, reply.reused) for reply in replies] == [(True, False)] * 2
+
+
+def test_a_kept_connection_that_dies_with_a_request_is_a_failure() -> None:
+    """Sent again, it would hide that a request was lost."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    taken = []
+
+    def once() -> None:
+        connection, _address = listener.accept()
+        taken.append(connection)
+        connection.recv(65536)
+        connection.sendall(WHOLE)
+        connection.recv(65536)
+        connection.close()
+
+    thread = threading.Thread(target=once, daemon=True)
+    thread.start()
+    replies = in_a_row("http://127.0.0.1:%d" % listener.getsockname()[1], 2)
+    thread.join(5)
+    listener.close()
+    assert replies[0].ok and replies[1].reused and trouble(replies[1])[0] == "closed"
 
 
 def test_what_is_unfinished_when_the_loop_ends_is_a_timeout_once() -> None:

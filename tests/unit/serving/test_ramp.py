@@ -15,7 +15,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.serving import ramp
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import endpoint
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.ramp import Settings
 
-from .servers import MODEL, State, serving
+from .servers import MODEL, Handler, State, serving
 
 
 def stage(state: State, **given: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -57,6 +57,38 @@ def test_errors_stop_the_ramp_at_the_first_overrun() -> None:
     found, by = stage(State(error_every=7), concurrency=16)
     assert by["concurrency.errors"]["status"] == "fail" and "HTTP 500" in by["concurrency.errors"]["observed"]
     assert found["data"]["levels"][-1]["over_budget"] and len(found["data"]["levels"]) < 5
+
+
+def test_each_stream_keeps_its_connection() -> None:
+    found, _by = stage(State(), concurrency=4)
+    for one in found["data"]["levels"]:
+        assert one["connections"] == one["concurrency"] < one["requests"]
+
+
+def test_what_ends_a_stream_is_waited_for_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Handler.stream
+
+    def late(self: Handler, wanted: int, usage: dict[str, Any]) -> None:
+        written = self.wfile.write
+
+        def write(data: Any) -> int:
+            time.sleep(0.1 if b"[DONE]" in data else 0)
+            return written(data)
+
+        monkeypatch.setattr(self.wfile, "write", write, raising=False)
+        plain(self, wanted, usage)
+
+    monkeypatch.setattr(Handler, "stream", late)
+    found, _by = stage(State(token_delay=0.01), concurrency=1)
+    last = found["data"]["levels"][-1]
+    assert last["e2e_ms"]["p50"] < 160 and last["seconds"] / last["ok"] > 0.2
+
+
+def test_thousands_of_requests_that_fail_at_once_end_at_the_budget() -> None:
+    """Each is followed by the next one without a deeper stack."""
+    level = ramp.Level(endpoint("http://never-resolved.invalid"), [], Settings(MODEL, error_budget=0.9), 4000, 8, time.monotonic() + 30)
+    found = level.run()
+    assert found["over_budget"] and found["errors"] == {"address": 3601}
 
 
 def test_an_error_budget_allows_what_it_says() -> None:
