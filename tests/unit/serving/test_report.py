@@ -34,8 +34,10 @@ def level(streams: int, rate: float = 100.0, ttft: float = 50.0, **given: Any) -
     times = {"p50": ttft, "p90": ttft * 1.5, "p95": ttft * 2, "p99": ttft * 3, "mean": ttft}
     found = {
         "concurrency": streams, "requests": 10, "ok": 10, "errors": {}, "error_texts": {}, "connections": 1, "seconds": 5.0,
-        "input_tokens": 100, "output_tokens": 100, "output_tps": rate, "total_tps": 2 * rate, "rps": 2.0, "ttft_ms": times, "itl_ms": times, "tpot_ms": times, "e2e_ms": times,
-        "running_max": 2.0, "waiting_max": 0.0, "kv_usage_max": 0.5, "preemptions": 0.0, "prefix_hits": 0.0, "prefix_queries": 0.0, "short_answers": 0, "client_cpu": 0.1,
+        "input_tokens": 100, "output_tokens": 100, "output_tps": rate, "total_tps": 2 * rate, "rps": 2.0, "ttft_ms": times, "itl_ms": times,
+        "tpot_ms": times, "e2e_ms": times,
+        "running_max": 2.0, "waiting_max": 0.0, "kv_usage_max": 0.5, "preemptions": 0.0, "prefix_hits": 0.0, "prefix_queries": 0.0,
+        "short_answers": 0, "client_cpu": 0.1,
         "over_budget": False, "metrics_read": True}
     return {**found, **given}
 
