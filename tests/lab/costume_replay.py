@@ -47,6 +47,8 @@ def pass_on(name: str, arguments: list[str]) -> None:
     sys.stderr.write("%s: command not found\n" % name)
     sys.exit(127)
 
+MANAGER = "nvidia-fabricmanager"
+
 
 def merged(recorded: str, name: str, arguments: list[str]) -> str:
     """Package lists: what is really installed stands before what the costume says."""
@@ -56,7 +58,11 @@ def merged(recorded: str, name: str, arguments: list[str]) -> str:
     said = subprocess.run([path, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout.decode() if path else ""
     lines = {line.split("\t")[0]: line for line in recorded.splitlines(True)}
     # A package that was only ever named by others is listed without a version.
-    lines.update((line.split("\t")[0], line) for line in said.splitlines(True) if line.split("\t")[1:2] != [""])
+    there = {line.split("\t")[0]: line for line in said.splitlines(True) if line.split("\t")[1:2] != [""]}
+    if any(package.startswith(MANAGER) for package in there):
+        # A distribution's has the branch in its name; the two cannot be installed side by side.
+        lines = {package: line for package, line in lines.items() if not package.startswith(MANAGER)}
+    lines.update(there)
     return "".join(lines[package] for package in sorted(lines))
 
 

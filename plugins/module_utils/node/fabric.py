@@ -95,7 +95,8 @@ def parse_log(text: str) -> List[Dict[str, str]]:
             if not pattern.search(line):
                 continue
             of_systemd = line.startswith((MANAGER, "Failed to start", "systemd"))
-            if not (of_systemd and kind in found):
+            newest = next(reversed(found), "configured")
+            if not of_systemd or newest == "configured":
                 found.pop(kind, None)
                 found[kind] = line[:200]
             break
