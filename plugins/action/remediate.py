@@ -25,7 +25,7 @@ from .judge import play_nodes, whole_inventory
 
 display = Display()
 
-WANTED = ("allow", "remedy", "areas", "budget", "max_nodes", "diagnosis")
+WANTED = ("allow", "remedy", "areas", "budget", "max_nodes", "diagnosis", "verify")
 DECLARED = ("rdma_mtu", "rdma_addresses")
 """Host variables that say what a remedy shall bring about."""
 
@@ -57,6 +57,7 @@ class ActionModule(ActionBase):
             "run": {"type": "str", "default": ""},
             "report_dir": {"type": "path", "default": "reports"},
             "failed": {"type": "dict", "default": {}},
+            "service_plan": {"type": "path", "default": "plan/plan.json"},
             **{word: {"type": "raw"} for word in WORDS + WANTED},
         })
         declared = {"vllm_%s" % name: args[name] for name in WORDS if args[name] is not None}
@@ -68,7 +69,10 @@ class ActionModule(ActionBase):
                 result["image"] = resolve(declared, []).image
                 return result
             look = _look(variables, args["read"], declared, wanted)
-            step = {"plan": self._plan, "next": self._next, "judge": self._judge, "report": self._report}[args["step"]]
+            if args["step"] == "report":
+                result.update(self._report(look, wanted, variables, path))
+                return result
+            step = {"plan": self._plan, "next": self._next, "judge": self._judge}[args["step"]]
             result.update(step(look, wanted, args, path))
         except (InputError, remediation.RequestError) as exc:
             raise AnsibleActionFail(str(exc)) from None
@@ -105,10 +109,10 @@ class ActionModule(ActionBase):
         done = [(name, r["remedy"]) for r in content["rounds"] for name, found in r["outcomes"].items() if not found["mended"] or name in lasting]
         if any(found["worse"] for r in content["rounds"] for found in r["outcomes"].values()):
             display.display("The rollout stops here: a node is worse than before.", color="red")
-            return {"act": [], "stop": [], "stopped": content["stopped"]}
+            return self._last(look, content, args, path)
         chosen = choose_round(look.cases, wanted.budget, wanted.most, done)
         if not chosen.act:
-            return {"act": [], "stop": [], "stopped": content["stopped"]}
+            return self._last(look, content, args, path)
         remedy = REMEDIES[chosen.remedy]
         for text, color in remediation.round_lines(chosen.remedy, chosen.act, chosen.stop):
             display.display(text, color=color)
@@ -118,11 +122,19 @@ class ActionModule(ActionBase):
             "findings": {name: [f for f in look.findings if f["node"] == name] for name in touched},
         })
         content["stopped"] = list(dict.fromkeys(content["stopped"] + list(chosen.stop) + (list(chosen.act) if remedy.starts_service else [])))
+        content["proof"]["nodes"] = remediation.interrupted_services(look.cases, content, touched)
         remediation.save(path, content)
         return {
             "remedy": remedy.id, "act": list(chosen.act), "stop": list(chosen.stop), "steps": _steps(remedy.steps), "undo": _steps((remedy.undo,)),
             "problems": {name: list(found) for name, found in chosen.problems.items()}, "recover": False, "stopped": content["stopped"],
         }
+
+    def _last(self, look: Look, content: Mapping[str, Any], args: Mapping[str, Any], path: str) -> Dict[str, Any]:
+        """Nothing is left to do: whose service starts again, and what of the plan is to be verified then."""
+        names = content["proof"]["nodes"]
+        return {"act": [], "stop": [], "stopped": content["stopped"], "prove": names,
+                "peers": {case.node: [name for name in case.engine if name in names] for case in look.cases if case.node in names},
+                "plan": remediation.plan_of(args["service_plan"], names, os.path.join(os.path.dirname(path), "verify", "plan.json"))}
 
     def _recover(self, node: Node, entry: Mapping[str, Any], look: Look, content: Dict[str, Any], path: str) -> Dict[str, Any]:
         """End what an earlier run left under way: it is done when its re-check is good, else it is taken back."""
@@ -137,6 +149,7 @@ class ActionModule(ActionBase):
         details = entry.get("details")
         if isinstance(details, Mapping) and details.get("serving"):
             content["stopped"] = list(dict.fromkeys(content["stopped"] + [node.name]))
+            content["proof"]["nodes"] = remediation.interrupted_services(look.cases, content, {node.name})
             remediation.save(path, content)
         return {"remedy": remedy.id, "act": [node.name], "stop": [], "steps": [], "undo": _steps((remedy.undo,)) if undo else [], "problems": {},
                 "recover": True, "outcome": outcome, "stopped": content["stopped"]}
@@ -162,8 +175,8 @@ class ActionModule(ActionBase):
         remediation.save(path, content)
         return {"outcomes": outcomes}
 
-    def _report(self, look: Look, wanted: remediation.Request, args: Mapping[str, Any], path: str) -> Dict[str, Any]:
-        """End the report: what is still to do, and who serves again."""
+    def _report(self, look: Look, wanted: remediation.Request, variables: Mapping[str, Any], path: str) -> Dict[str, Any]:
+        """End the report: what is still to do, and whether those that served serve again."""
         content = remediation.load(path)
         left: Dict[str, List[str]] = {}
         for case in look.cases:
@@ -182,8 +195,9 @@ class ActionModule(ActionBase):
                 blocking += unread["problems"]
             if blocking:
                 left[case.node] = blocking
+        proof = content["proof"] = remediation.proof(content["proof"]["nodes"], wanted.verify, _proven(variables, content["proof"]["nodes"]))
         content["ended"] = remediation.stamp(time.time())
-        content["outcome"] = "left" if left else "healthy"
+        content["outcome"] = "left" if left or proof["verdict"] == "failed" else "healthy"
         remediation.save(path, content)
         done = sum(1 for r in content["rounds"] for found in r["outcomes"].values() if found["mended"])
         display.display("%d change%s made. Report: %s" % (done, "" if done == 1 else "s", path))
@@ -192,10 +206,24 @@ class ActionModule(ActionBase):
             for step in content["nodes"][name]["left"]:
                 if set(step["problems"]) & set(problems):
                     display.display("    %s" % short(step["why"], 200), color="yellow")
+        for text, color in remediation.proof_lines(proof):
+            display.display(text, color=color)
         answer: Dict[str, Any] = {"report": path, "left": left}
+        if proof["verdict"] == "failed":
+            answer.update(failed=True, msg="The service is not what it was on %s: %s" % (", ".join(proof["nodes"])[:100], proof["why"][:300]))
         if left:
             answer.update(failed=True, msg="Not mended: %s. The report says what is left and why." % ", ".join(sorted(left))[:200])
         return answer
+
+
+def _proven(variables: Mapping[str, Any], names: Sequence[str]) -> Dict[str, Any]:
+    """What the acceptance came to, for the services of `names`; ``why`` is there when it came to nothing."""
+    answering = set(variables.get("ansible_play_hosts") or [])
+    hostvars = variables["hostvars"]
+    told = ["%s does not answer" % name if name not in answering else str(hostvars[name].get("remediation_unready") or "") for name in names]
+    told.append(str(variables.get("remediation_unproven") or ""))
+    report = variables.get("acceptance_report")
+    return {"why": "; ".join(text for text in told if text), **(report if isinstance(report, Mapping) else {})}
 
 
 def _steps(steps: Sequence[Any]) -> List[Dict[str, str]]:

@@ -19,7 +19,8 @@ options:
   step:
     description:
       - V(validate) looks at the words alone. V(plan) says what would be done and begins the report. V(next) chooses the next round.
-        V(judge) compares what was before and after a round. V(report) ends the report and fails when something is left.
+        V(judge) compares what was before and after a round. V(report) ends the report and fails when something is left, or when a service that ran
+        before does not serve again.
     type: str
     choices: [validate, plan, next, judge, report]
     required: true
@@ -64,6 +65,15 @@ options:
   diagnosis:
     description: A document of C(ansible-playbook inferops.vllm.diagnose -e diagnose_json=FILE), whose classes are faults too.
     type: dict
+  verify:
+    description: Stages of the acceptance that V(report) waits for where a service ran before; left out means all three, empty none.
+    type: list
+    elements: str
+    choices: [start, request, prefix]
+  service_plan:
+    description: Path of C(plan.json) of what is deployed, for V(next).
+    type: path
+    default: plan/plan.json
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -116,6 +126,19 @@ stopped:
   returned: with O(step=next)
   type: list
   elements: str
+prove:
+  description: Hosts whose service ran before and is to be verified now.
+  returned: with O(step=next), when nothing is left to do
+  type: list
+  elements: str
+peers:
+  description: Host → all of RV(prove) that are ranks of its engine.
+  returned: with O(step=next), when nothing is left to do
+  type: dict
+plan:
+  description: Path of the plan with these hosts alone.
+  returned: with O(step=next), when nothing is left to do
+  type: str
 remedy:
   description: The remedy.
   returned: with O(step=next), when there is one

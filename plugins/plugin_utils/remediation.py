@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.fabric import clique_of
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import CLUSTER, Context, Node
@@ -22,6 +22,8 @@ from .report.files import replace
 
 SCHEMA = "inferops.vllm/remediation-report/1"
 BAD = ("fail", "unknown")
+STAGES = ("start", "request", "prefix")
+"""Stages of the acceptance that prove that a service serves again. The others load it or kill its processes."""
 
 Line = Tuple[str, Optional[str]]
 """Text and colour name of Ansible, or None."""
@@ -41,6 +43,7 @@ class Request(NamedTuple):
         budget: remedies a node and day.
         most: nodes that may be changed at the same time.
         classes: node → classes of a diagnosis.
+        verify: stages of the acceptance that prove afterwards that the service serves again, empty for none.
     """
 
     allow: Tuple[str, ...] = ()
@@ -49,13 +52,14 @@ class Request(NamedTuple):
     budget: int = 3
     most: int = 1
     classes: Mapping[str, Tuple[str, ...]] = {}
+    verify: Tuple[str, ...] = STAGES
 
 
 def request(values: Mapping[str, Any], names: Sequence[str]) -> Request:
     """Read what was asked for.
 
     Args:
-        values: ``allow, remedy, areas, budget, max_nodes, diagnosis`` (a document of inferops.vllm.diagnose).
+        values: ``allow, remedy, areas, budget, max_nodes, diagnosis`` (a document of inferops.vllm.diagnose), ``verify``.
         names: nodes of the inventory.
 
     Raises:
@@ -85,7 +89,11 @@ def request(values: Mapping[str, Any], names: Sequence[str]) -> Request:
         raise RequestError("remediate_areas: no finding is called %r or begins with it" % strange[0][:40])
     if remedy and areas and not any(_inside(name, areas) for name in REMEDIES[remedy].recheck):
         raise RequestError("remediate_remedy: %s mends nothing of %s, which is all that this playbook looks at" % (remedy, ", ".join(areas)))
-    return Request(tuple(allow), remedy, areas, limits["budget"], limits["max_nodes"], _classes(values.get("diagnosis"), names))
+    verify = STAGES if values.get("verify") is None else values["verify"]
+    strange = [str(stage) for stage in verify if stage not in STAGES] if isinstance(verify, (list, tuple)) else [str(verify)]
+    if strange:
+        raise RequestError("remediate_verify: %r is not one of %s; [] verifies nothing" % (strange[0][:40], ", ".join(STAGES)))
+    return Request(tuple(allow), remedy, areas, limits["budget"], limits["max_nodes"], _classes(values.get("diagnosis"), names), tuple(verify))
 
 
 def _classes(document: Any, names: Sequence[str]) -> Dict[str, Tuple[str, ...]]:
@@ -197,8 +205,67 @@ def document(run: str, wanted: Request, cases: Sequence[Case], verdicts: Mapping
     return {
         "schema": SCHEMA, "run": run, "started": stamp(now), "ended": None, "allow": list(wanted.allow),
         "nodes": {case.node: {"before": verdicts.get(case.node, "unknown"), "after": None, "steps": programme_of(case, wanted)} for case in cases},
-        "rounds": [], "stopped": [], "outcome": None,
+        "rounds": [], "stopped": [], "proof": proof((), wanted.verify, {}), "outcome": None,
     }
+
+
+def interrupted_services(cases: Sequence[Case], content: Mapping[str, Any], touched: Iterable[str]) -> List[str]:
+    """Nodes whose service has to be proven at the end: it ran while the node was changed, or it is started; all ranks of the engine together.
+
+    Args:
+        content: the document; what is to be proven already stays, and so does what is ``stopped``.
+        touched: nodes that are changed, or whose service is stopped, now.
+    """
+    serving = {case.node for case in cases if case.state.serving}
+    wanted = set(content["proof"]["nodes"]) | set(content["stopped"]) | (serving & set(touched))
+    mates = {name for case in cases if case.node in wanted for name in case.engine if name in serving}
+    return [case.node for case in cases if case.node in wanted | mates]
+
+
+def plan_of(path: str, names: Sequence[str], part: str) -> str:
+    """Path of the plan against which the services of `names` are verified: `path`, or `part` with the engines of these nodes alone.
+
+    A router stays in it: it is the way that the users take.
+
+    Raises:
+        OSError: `part` cannot be written.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            plan = json.load(file)
+        nodes = {name: entry for name, entry in plan["nodes"].items() if name in names or entry.get("role") == "router"}
+        engines = [engine for engine in plan.get("engines") or [] if set(engine["nodes"]) <= set(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # What is no plan, the acceptance refuses with a sentence of its own.
+        return path
+    if not names or len(nodes) == len(plan["nodes"]):
+        return path
+    save(part, dict(plan, nodes=nodes, engines=engines))
+    return part
+
+
+def proof(names: Sequence[str], wanted: Sequence[str], found: Mapping[str, Any]) -> Dict[str, Any]:
+    """Whether the services that a remediation interrupted serve again, as the document holds it.
+
+    Args:
+        names: nodes whose service ran before, or was started.
+        wanted: stages that were to be run.
+        found: what ``inferops.vllm.verify`` returned, and ``why`` it did not come so far.
+
+    Returns:
+        ``{"nodes", "verdict": none | not_run | passed | not_verified | failed, "stages", "why", "report"}``; ``none``: no service was concerned.
+    """
+    stages = {stage: str((found.get("stages") or {}).get(stage, "not_verified")) for stage in wanted} if found.get("stages") else {}
+    why = str(found.get("why") or "")
+    if not names or not wanted:
+        verdict = "not_run" if names else "none"
+    elif why or not stages:
+        verdict, why = "failed", why or "it was not verified"
+    elif "failed" in stages.values():
+        verdict, why = "failed", str(found.get("sentence") or "")
+    else:
+        verdict = "passed" if set(stages.values()) == {"passed"} else "not_verified"
+    return {"nodes": list(names), "verdict": verdict, "stages": stages, "why": short(why, 600), "report": str((found.get("report") or {}).get("json") or "")}
 
 
 def programme_of(case: Case, wanted: Request) -> List[Dict[str, Any]]:
@@ -292,6 +359,17 @@ def round_lines(remedy: str, act: Sequence[str], stop: Sequence[str]) -> List[Li
     if stop:
         made.append(("  the service is drained and stopped first on %s" % short(", ".join(stop), 60), None))
     return made
+
+
+def proof_lines(found: Mapping[str, Any]) -> List[Line]:
+    """Whether the services serve again."""
+    said = {"passed": "It serves again", "not_verified": "It serves again, as far as could be seen", "failed": "It does not serve as it did",
+            "not_run": "The service ran before; whether it serves again was not asked for (remediate_verify)"}.get(str(found["verdict"]))
+    if said is None:
+        return []
+    words = ["%s %s" % (stage, status.replace("_", " ")) for stage, status in found["stages"].items()] + [found["why"]] * bool(found["why"])
+    text = "%s: %s" % (short(", ".join(found["nodes"]), 70), said) + (": " + "; ".join(words) if words else "")
+    return [(text, {"passed": "green", "failed": "red"}.get(str(found["verdict"]), "yellow"))]
 
 
 def outcome_lines(outcomes: Mapping[str, Mapping[str, Any]]) -> List[Line]:
