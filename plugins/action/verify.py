@@ -15,7 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.serving import requests, stability, start
-from ..module_utils.serving.result import FAILED, NOT_VERIFIED, STAGES, result, scrub
+from ..module_utils.serving.result import FAILED, NOT_VERIFIED, STAGES, finding, result, scrub
 from ..plugin_utils import acceptance
 from ..plugin_utils.acceptance import baseline, build
 from .verify_plan import FAIL_ON, read_plan
@@ -106,7 +106,7 @@ class ActionModule(ActionBase):
                 stages[name] = found[name]
                 if register and name in found:
                     after = play_readings(variables, args[register])[0]
-                    extra = [f for node in before for f in requests.aftermath(node, before[node] or {}, after.get(node) or {}, name, args["tolerate"])]
+                    extra = [f for node in before for f in aftermath(node, before[node], after.get(node), name, args["tolerate"])]
                     stages[name] = with_findings(stages[name], extra)
         if "stability" in chosen:
             stages["stability"] = self._stability(args, plan, before, stages, variables)
@@ -142,6 +142,16 @@ class ActionModule(ActionBase):
                     found.append(dict(f, id="stability.load"))
         seconds = sum(float(event.get("seconds") or 0) for event in events) + float(load.get("seconds") or 0)
         return stability.stage(found, args["allow_restart"], seconds, {"restarts": events, "soak_seconds": args["soak_seconds"]})
+
+
+def aftermath(node: str, before: Optional[Mapping[str, Any]], after: Optional[Mapping[str, Any]], stage: str, tolerated: List[str]) -> List[Dict[str, Any]]:
+    """What a stage left behind on a node; a node that could be read before and not after it is unknown."""
+    if before is None:
+        return []
+    if after is None:
+        return [finding("%s.node" % stage, "unknown", "could not be read after this stage", "a reading", where=node,
+                        why="what the requests left behind is not known", fix="make the node reachable and run the stage again")]
+    return requests.aftermath(node, before, after, stage, tolerated)
 
 
 def with_findings(stage: Mapping[str, Any], extra: List[Dict[str, Any]]) -> Dict[str, Any]:

@@ -25,7 +25,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import 
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.build import build
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.render import files
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
-from tests.benchmarks import deploying, serving
+from tests.benchmarks import deploying, serving, verdicts
 from tests.costume import Spec, dress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -222,7 +222,7 @@ BENCHMARKS: Dict[str, Callable[[], Any]] = {
     "size": facts_size, "judge": judging_time, "live": live_facts, "preflight": preflight_200, "remediate": remediate_200, "plan": plan_72,
     "lab_ssh": lab_ssh, "redeploy": lambda: deploying.redeploy(line), "first_token": lambda: deploying.first_token(line),
     "ramp_against_vllm": lambda: serving.ramp_against_vllm(line), "client_cpu": lambda: serving.client_cpu(line),
-    "first_three": lambda: serving.first_three(line),
+    "first_three": lambda: serving.first_three(line), "verdicts": lambda: verdicts.verdicts(line),
 }
 
 

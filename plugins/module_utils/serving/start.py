@@ -120,10 +120,13 @@ def _unit(name: str, reading: Mapping[str, Any]) -> Finding:
     restarts = unit.get("restarts") or 0
     seconds = unit.get("active_seconds")
     if active != "active" or sub != "running":
-        loop = restarts >= 2 or sub == "auto-restart"
+        again = ""
+        if restarts >= 2:
+            again = ", restarted %d times: a restart loop" % restarts
+        elif restarts or sub == "auto-restart":
+            again = ", ended on its own and is started again"
         return finding("start.unit", "fail", "%s is %s (%s)%s%s" % (
-            title, active, sub, ", result %s" % unit["result"] if unit.get("result") not in (None, "", "success") else "",
-            ", restarted %d times: a restart loop" % restarts if loop else ""), "active (running)",
+            title, active, sub, ", result %s" % unit["result"] if unit.get("result") not in (None, "", "success") else "", again), "active (running)",
             "the rank does not serve", "read the log: journalctl -u %s; then run inferops.vllm.diagnose" % title, name)
     if restarts and seconds is not None and seconds < LOOPING:
         status = "fail" if restarts >= 2 or seconds < SETTLED else "warn"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.inferops.vllm.plugins.action.verify import aftermath
 from ansible_collections.inferops.vllm.plugins.module_utils.node.reader import MemoryReader
 from ansible_collections.inferops.vllm.plugins.module_utils.serving import log_marks, reading, result, stability, start
 
@@ -78,6 +79,9 @@ def test_every_fault_of_a_start_is_named() -> None:
     assert "restart loop" in found["start.unit a"]["observed"] and found["start.unit a"]["status"] == "fail"
     found = judged(put("unit", dict(node(0)["unit"], active="activating", sub="auto-restart", restarts=2)))
     assert "restart loop" in found["start.unit a"]["observed"]
+    # One death is no loop.
+    found = judged(put("unit", dict(node(0)["unit"], active="activating", sub="auto-restart", restarts=0)))
+    assert "is started again" in found["start.unit a"]["observed"] and "loop" not in found["start.unit a"]["observed"]
 
 
 def test_another_command_line_and_environment_are_named() -> None:
@@ -98,6 +102,12 @@ def test_a_node_that_was_not_read_is_unknown() -> None:
     found = start.judge(PLAN, {"a": node(0), "b": None}, {"b": "did not answer"})
     states = {(f["id"], f["where"]): f["status"] for f in found}
     assert states["start.node", "b"] == "unknown" and states["start.ranks", "engine all"] == "unknown"
+
+
+def test_a_node_that_cannot_be_read_after_a_stage_is_unknown_and_has_lost_no_process() -> None:
+    assert aftermath("a", node(0), None, "request", [])[0]["status"] == "unknown"
+    assert aftermath("a", None, node(0), "request", []) == []
+    assert [f["id"] for f in aftermath("a", node(0), dict(node(0), pids={}), "request", []) if f["status"] == "fail"] == ["request.restart"]
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [
