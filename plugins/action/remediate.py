@@ -18,6 +18,7 @@ from ..module_utils.checks.model import Context, Node
 from ..module_utils.checks.wording import short
 from ..module_utils.plan.resolve import InputError, resolve
 from ..module_utils.remedies.rounds import GOOD, Case, choose_round, judge_round
+from ..module_utils.remedies.state import closed_interfaces
 from ..module_utils.remedies.table import CLASSES, REMEDIES
 from ..plugin_utils import remediation
 from ..plugin_utils.cluster import WORDS
@@ -127,6 +128,7 @@ class ActionModule(ActionBase):
         return {
             "remedy": remedy.id, "act": list(chosen.act), "stop": list(chosen.stop), "steps": _steps(remedy.steps), "undo": _steps((remedy.undo,)),
             "problems": {name: list(found) for name, found in chosen.problems.items()}, "recover": False, "stopped": content["stopped"],
+            "files": list(remedy.files), "interfaces": {node.name: closed_interfaces(node, look.context) for node in look.nodes if node.name in chosen.act},
         }
 
     def _last(self, look: Look, content: Mapping[str, Any], args: Mapping[str, Any], path: str) -> Dict[str, Any]:

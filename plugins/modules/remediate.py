@@ -155,6 +155,15 @@ undo:
   returned: with O(step=next), when there is one
   type: list
   elements: dict
+files:
+  description: What its steps may write.
+  returned: with O(step=next), when there is one
+  type: list
+  elements: str
+interfaces:
+  description: Host → interfaces of planned HCAs that were taken down.
+  returned: with O(step=next), when there is one
+  type: dict
 recover:
   description: It is the remedy of an earlier run that is ended, not one that begins.
   returned: with O(step=next), when there is one

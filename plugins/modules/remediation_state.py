@@ -18,8 +18,9 @@ options:
     description:
       - V(begin) a remedy, V(advance) it to another phase, V(finish) it, or V(forget) a state file that cannot be used.
       - V(finish) without a remedy under way changes nothing.
+      - V(restore) gives the O(files) that the remedy under way began with their content back, and takes away those that were not there.
     type: str
-    choices: [begin, advance, finish, forget]
+    choices: [begin, advance, finish, forget, restore]
     required: true
   remedy:
     description: The remedy that begins.
@@ -49,6 +50,11 @@ options:
     description: What an undo has to know.
     type: dict
     default: {}
+  files:
+    description: Files that the remedy which begins may write, kept for V(restore).
+    type: list
+    elements: path
+    default: []
   path:
     description: The state file.
     type: path
@@ -64,7 +70,7 @@ attributes:
   idempotent:
     description: A second run changes nothing.
     support: partial
-    details: V(finish) and V(forget) do; a remedy begins once.
+    details: V(finish), V(forget) and V(restore) do; a remedy begins once.
 seealso:
   - module: inferops.vllm.node_facts
 author:
@@ -90,6 +96,11 @@ state:
   description: The state file as it is now, or would be in check mode.
   returned: always
   type: dict
+files:
+  description: Files that were written or taken away, or would be in check mode.
+  returned: with O(action=restore)
+  type: list
+  elements: str
 """
 
 import os
@@ -104,7 +115,7 @@ def main() -> None:
     """Read the state file, take one step, write it."""
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "choices": ["begin", "advance", "finish", "forget"], "required": True},
+            "action": {"type": "str", "choices": ["begin", "advance", "finish", "forget", "restore"], "required": True},
             "remedy": {"type": "str"},
             "problems": {"type": "list", "elements": "str", "default": []},
             "run": {"type": "str", "default": ""},
@@ -112,6 +123,7 @@ def main() -> None:
             "outcome": {"type": "str", "choices": list(journal.OUTCOMES)},
             "why": {"type": "str", "default": ""},
             "details": {"type": "dict", "default": {}},
+            "files": {"type": "list", "elements": "path", "default": []},
             "path": {"type": "path", "default": journal.PATH},
         },
         required_if=[("action", "begin", ["remedy"]), ("action", "advance", ["phase"]), ("action", "finish", ["outcome"])],
@@ -128,8 +140,16 @@ def main() -> None:
                 os.replace(path, path + ".forgotten")
             module.exit_json(changed=changed, state=journal.empty(machine.strip()))
         before = journal.parse(text, machine.strip(), now)
+        if p["action"] == "restore":
+            differing = [kept for kept in journal.kept(before) if keep(kept.path) != kept]
+            for kept in differing if not module.check_mode else []:
+                put_back(kept)
+            module.exit_json(changed=bool(differing), state=before, files=[kept.path for kept in differing])
         if p["action"] == "begin":
-            after = journal.begin(before, p["remedy"], p["problems"], p["run"], now, p["details"])
+            details = dict(p["details"], files=[dict(keep(name)._asdict()) for name in p["files"]])
+            after = journal.begin(before, p["remedy"], p["problems"], p["run"], now, details)
+            if len(journal.render(after)) > journal.LARGEST:
+                raise journal.JournalError("%s are too large to be restored; they are left alone." % ", ".join(p["files"]))
         elif p["action"] == "advance":
             after = journal.advance(before, p["phase"], now, p["details"])
         else:
@@ -162,6 +182,40 @@ def read(path: str):
             return file.read(journal.LARGEST)
     except FileNotFoundError:
         return None
+
+
+def keep(path: str) -> journal.Kept:
+    """The file as it is now.
+
+    Raises:
+        JournalError: it is too large to be kept.
+        OSError: it is there and cannot be read.
+    """
+    try:
+        # Bytes that are no text come back as they were.
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            found = journal.Kept(path, file.read(journal.LARGEST_KEPT + 1), os.stat(path).st_mode & 0o7777)
+    except FileNotFoundError:
+        return journal.Kept(path, None, 0)
+    if len(found.text or "") > journal.LARGEST_KEPT:
+        raise journal.JournalError("%s is larger than %d bytes, so that it could not be restored; it is left alone." % (path, journal.LARGEST_KEPT))
+    return found
+
+
+def put_back(kept: journal.Kept) -> None:
+    """Give a file its earlier content and mode, or take it away where there was none.
+
+    Raises:
+        OSError: no room or no permission.
+    """
+    if kept.text is None:
+        os.unlink(kept.path)
+        return
+    os.makedirs(os.path.dirname(kept.path), exist_ok=True)
+    with open(kept.path + ".new", "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        os.chmod(kept.path + ".new", kept.mode)
+        file.write(kept.text)
+    os.replace(kept.path + ".new", kept.path)
 
 
 def write(path: str, text: str) -> None:

@@ -12,7 +12,7 @@ All functions are pure; times are seconds since the epoch.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 SCHEMA = "inferops.vllm/remediation/1"
 PATH = "/var/lib/inferops-vllm/remediation.json"
@@ -27,10 +27,32 @@ MOST = 200
 """Entries of the history that are kept."""
 LARGEST = 262144
 """Bytes of a state file that are read."""
+LARGEST_KEPT = 16384
+"""Characters of a file that is kept for an undo."""
 
 
 class JournalError(ValueError):
     """The state file cannot be used; the message says why and what to do."""
+
+
+class Kept(NamedTuple):
+    """A file as it was before a remedy: `text` is None where it was not there."""
+
+    path: str
+    text: Optional[str]
+    mode: int
+
+
+def kept(journal: Mapping[str, Any]) -> List[Kept]:
+    """Files of the remedy under way as they were when it began; what cannot be read as such is left out."""
+    details = (journal["current"] or {}).get("details")
+    files = details.get("files") if isinstance(details, dict) else None
+    made = []
+    for item in files if isinstance(files, list) else []:
+        path, text, mode = (item.get("path"), item.get("text"), item.get("mode")) if isinstance(item, dict) else (None, None, None)
+        if isinstance(path, str) and path.startswith("/") and (text is None or isinstance(text, str)) and isinstance(mode, int):
+            made.append(Kept(path, text, mode))
+    return made
 
 
 def empty(machine: str) -> Dict[str, Any]:

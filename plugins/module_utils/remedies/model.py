@@ -47,6 +47,7 @@ class Remedy(NamedTuple):
         radius: what it can disturb.
         recheck: findings that must pass afterwards.
         harm: groups of checks that must not be worse afterwards.
+        files: what its steps may write; an undo gives these files the content that they had.
         tries: how often on one node and day, before a person has to look.
         source: where the remedy comes from.
     """
@@ -66,6 +67,7 @@ class Remedy(NamedTuple):
     radius: str = "node"
     recheck: Tuple[str, ...] = ()
     harm: Tuple[str, ...] = ()
+    files: Tuple[str, ...] = ()
     tries: int = 1
     source: str = ""
 

@@ -353,6 +353,20 @@ def _ports(node: Node, context: Context) -> str:
     return worst
 
 
+def closed_interfaces(node: Node, context: Context) -> List[str]:
+    """Interfaces of the planned HCAs that carry nothing because they were taken down.
+
+    Interfaces of other HCAs stay as they are, whoever took them down, and so do those of an HCA that carries data on another port.
+    """
+    made: List[str] = []
+    for hca in compute_hcas(node, context).hcas:
+        ports = tables(hca, "ports") or []
+        if hca.get("carries") or any(_port(port) == "ok" for port in ports):
+            continue
+        made += [text(port, "netdev") or "" for port in ports if _port(port) == "admin_down"]
+    return [name for name in dict.fromkeys(made) if name]
+
+
 def _port(port: Mapping[str, Any]) -> str:
     state = (text(port, "state") or "").upper()
     if state.startswith("ACTIVE"):

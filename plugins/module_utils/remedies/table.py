@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
+from ..kernel.module import OWN_BLOCK, OWN_LOAD
 from .model import Choice, Guard, Remedy
 from .state import State
 
@@ -75,6 +76,14 @@ PEERMEM_FIRST = Guard(
 NEEDS_DIGEST = Guard(lambda s: "image_digest" not in s.declared, "The image is declared without a digest; declare vllm_image as name@sha256:… first.")
 
 
+FILES_BACK = ("remediation", "files_back")
+
+
+def _boots(*modules: str) -> Tuple[str, ...]:
+    """Files that load `modules` at boot, or keep them from it, as the module kernel_module writes them."""
+    return tuple(path % name for name in modules for path in (OWN_LOAD, OWN_BLOCK))
+
+
 def _remedies() -> Tuple[Remedy, ...]:
     driver_harm = ("driver", "gpu", "fabric", "gpudirect", "container")
     return (
@@ -138,7 +147,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Blacklist nouveau and take it out",
             (("driver", "nouveau"), ("driver", "reload_modules"), ("driver", "reboot")),
             "/etc/modprobe.d, the initramfs, the loaded modules",
-            ("remediation", "nouveau_undo"),
+            FILES_BACK,
+            files=("/etc/modprobe.d/inferops-vllm-nouveau.conf",),
             needs=_driver_and_reboot,
             guards=(CONTAINER,),
             stops_service=True,
@@ -284,7 +294,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Load ib_umad, now and at each boot, and restart Fabric Manager",
             (("fabric", "ib_umad"), ("remediation", "fabric_restart")),
             "/etc/modules-load.d, the NVLink fabric",
-            ("remediation", "ib_umad_undo"),
+            FILES_BACK,
+            files=_boots("ib_umad"),
             guards=(STUCK, CONTAINER, FOREIGN, HOLDERS_UNKNOWN),
             stops_service=True,
             recheck=("fabric.nvlsm", "fabric.manager"),
@@ -309,7 +320,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Create IMEX channel 0, now and at each boot",
             (("fabric", "imex_channel"),),
             "/etc/modprobe.d, the channel's device",
-            ("remediation", "imex_channel_undo"),
+            FILES_BACK,
+            files=("/etc/modprobe.d/inferops-vllm-imex.conf",),
             guards=(STUCK, CONTAINER),
             stops_service=True,
             recheck=("fabric.imex",),
@@ -322,7 +334,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Load the RDMA modules, now and at each boot",
             (("rdma", "modules"),),
             "/etc/modules-load.d, loaded modules",
-            ("remediation", "rdma_modules_undo"),
+            FILES_BACK,
+            files=_boots("mlx5_core", "mlx5_ib", "ib_umad", "rdma_ucm"),
             guards=(CONTAINER, STUCK),
             recheck=("rdma.ports",),
             harm=("rdma", "host"),
@@ -334,6 +347,7 @@ def _remedies() -> Tuple[Remedy, ...]:
             (("rdma", "peermem"),),
             "/etc/modules-load.d, loaded modules",
             ("remediation", "peermem_undo"),
+            files=_boots("nvidia_peermem"),
             guards=(CONTAINER, STUCK),
             recheck=("gpudirect.peermem", "gpudirect.path"),
             harm=("gpudirect", "driver"),
@@ -345,6 +359,7 @@ def _remedies() -> Tuple[Remedy, ...]:
             (("rdma", "legacy_peermem"), ("rdma", "peermem")),
             "/etc/modules-load.d, loaded modules, the service of nv_peer_mem",
             ("remediation", "legacy_peermem_undo"),
+            files=_boots("nvidia_peermem", "nv_peer_mem"),
             needs=_driver,
             guards=(CONTAINER, STUCK, FOREIGN, HOLDERS_UNKNOWN),
             stops_service=True,
@@ -420,7 +435,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Lift the limit of locked memory for services",
             (("rdma", "memlock"),),
             "limits of systemd and of logins",
-            ("remediation", "memlock_undo"),
+            FILES_BACK,
+            files=("/etc/security/limits.d/90-inferops-vllm-memlock.conf", "/etc/systemd/system.conf.d/90-inferops-vllm-memlock.conf"),
             recheck=("host.limits",),
             harm=("host",),
             source="https://github.com/linux-system-roles/hpc",
@@ -430,7 +446,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             "Enlarge /dev/shm, now and at each boot",
             (("remediation", "shm"),),
             "size of /dev/shm",
-            ("remediation", "shm_undo"),
+            FILES_BACK,
+            files=("/etc/fstab",),
             recheck=("host.shm",),
             harm=("host",),
             source="https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html",

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.node.gpudirect import why_not
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
-from ansible_collections.inferops.vllm.plugins.module_utils.remedies.state import state_of
+from ansible_collections.inferops.vllm.plugins.module_utils.remedies.state import closed_interfaces, state_of
 
 CONTEXT = resolve({"vllm_hardware": "b300", "vllm_interconnect": "rdma"}, [])
 CRC = {"kind": "crc_mismatch", "text": "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client"}
@@ -79,3 +79,23 @@ def test_only_a_compute_hca_that_carries_ssh_forbids() -> None:
     compute = hca("mlx5_0", "ACTIVE", "LinkUp")
     assert state(compute, {**hca("mlx5_9", "ACTIVE", "LinkUp", carries=["ssh"]), "type": "MT4115"}).ssh == ()
     assert state(compute, hca("mlx5_1", "ACTIVE", "LinkUp", carries=["ssh"])).ssh == ("mlx5_1",)
+
+
+def test_only_interfaces_of_planned_hcas_that_were_taken_down_are_brought_up() -> None:
+    closed: dict[str, Any] = {"admin_up": False}
+    hcas = (
+        hca("mlx5_0", "ACTIVE", "LinkUp"),
+        hca("mlx5_1", "DOWN", "Disabled", port=closed),
+        hca("mlx5_2", "DOWN", "Disabled", port={"admin_up": True}),
+        hca("mlx5_3", "DOWN", "Disabled", port=closed, type="MT4127"),
+        hca("mlx5_4", "DOWN", "Disabled", port=closed, virtual=True),
+        hca("mlx5_5", "DOWN", "Disabled", port=closed, carries=["ssh"]),
+        hca("mlx5_6", "DOWN", "Disabled", port={**closed, "netdev": None}),
+    )
+    node = Node("a", {"rdma": {"hcas": list(hcas)}}, {})
+    # mlx5_3 is another card than its siblings, and no part of the plan.
+    assert closed_interfaces(node, CONTEXT) == ["emlx5_1"]
+    planes = hca("mlx5_0", "ACTIVE", "LinkUp")
+    planes["ports"].append({"port": 2, "state": "DOWN", "phys": "Disabled", "netdev": "e2", "admin_up": False})
+    assert closed_interfaces(Node("a", {"rdma": {"hcas": [planes]}}, {}), CONTEXT) == [], "the other plane carries its data"
+    assert closed_interfaces(Node("a", {}, {}), CONTEXT) == []
