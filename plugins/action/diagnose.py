@@ -80,7 +80,7 @@ class ActionModule(ActionBase):
         from ..module_utils.logs.sources import Refused
 
         try:
-            found: Dict[str, Any] = diagnose(case.sources, case.paths, unready_is_failure=not case.starting)
+            found: Dict[str, Any] = diagnose(case.sources, case.paths, not case.starting, dict(case.facts))
             return found
         except Refused as exc:
             return {"refusal": str(exc)}

@@ -9,8 +9,9 @@ import os
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..module_utils.evidence import bundle
+from ..module_utils.logs.placement import Facts
 from ..module_utils.logs.sources import Refused, Source, chunks
-from ..module_utils.node import kernel_log, snapshot
+from ..module_utils.node import collect, kernel_log, snapshot
 
 MAX_FILES = 20000
 SKEW = 0.5
@@ -39,6 +40,8 @@ class Case(NamedTuple):
     absent: Dict[str, str]
     starting: bool = False
     """The engine was started so shortly before the logs were taken that it cannot be expected to serve."""
+    facts: Tuple[Tuple[str, Facts], ...] = ()
+    """Node and what its evidence knows of its GPUs."""
 
 
 class Refusal(NamedTuple):
@@ -109,7 +112,8 @@ def _joined(paths: List[str], parts: Sequence[Case], absent: Mapping[str, str]) 
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     # All parts must say so: a rank that hangs is older.
     starting = any(part.starting for part in parts) and all(part.starting for part in parts if part.sources)
-    return Case(paths, [source for part in parts for source in part.sources], notes, dict(absent), starting)
+    facts = tuple(item for part in parts for item in part.facts)
+    return Case(paths, [source for part in parts for source in part.sources], notes, dict(absent), starting, facts)
 
 
 def _walk(folder: str, refused: List[Refusal]) -> List[str]:
@@ -213,7 +217,38 @@ def _bundle(path: str, accept_changed: bool, skews: Mapping[str, float]) -> Case
     if not sources:
         notes.append("The evidence of %s holds no log." % opened.node)
     age = _age(opened.account)
-    return Case([path], sources, notes, {}, age is not None and age < STARTING)
+    return Case([path], sources, notes, {}, age is not None and age < STARTING, ((opened.node, placement(path, opened.account)),))
+
+
+def placement(path: str, account: Mapping[str, Any]) -> Facts:
+    """What the evidence at `path` knows of the node's GPUs and of the processes that use them; empty where it knows nothing."""
+    try:
+        reader, options, _head = collect.open_root(path)
+        gpu = collect.gather(reader, options._replace(subset=("gpu",))).get("gpu")
+    except snapshot.SnapshotError:
+        gpu = None
+    rows = [row for row in (gpu.get("gpus") if isinstance(gpu, dict) else None) or [] if isinstance(row, dict) and row.get("bdf")]
+    users = [(user.get("pid"), row["bdf"]) for row in rows for user in row.get("processes") or [] if isinstance(user, dict)]
+    listed = account.get("processes")
+    processes = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
+    first = processes[0].get("env") if processes else None
+    environment = first if isinstance(first, Mapping) else {}
+    pids = [(item.get("pid"), _number(item.get("inner_pid"))) for item in processes]
+    return Facts(
+        tuple((str(row["bdf"]), row["index"] if isinstance(row.get("index"), int) else -1, str(row.get("uuid") or "")) for row in rows),
+        len({str(row.get("name")) for row in rows}) <= 1, bool(environment), _variable(environment, "CUDA_VISIBLE_DEVICES"),
+        _variable(environment, "NVIDIA_VISIBLE_DEVICES"), environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID",
+        tuple((pid, inner) for pid, inner in pids if isinstance(pid, int) and inner),
+        tuple((pid, str(address)) for pid, address in users if isinstance(pid, int)))
+
+
+def _variable(environment: Mapping[str, Any], name: str) -> Optional[str]:
+    value = environment.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _number(text: Any) -> int:
+    return int(text) if str(text).isdigit() and len(str(text)) < 12 else 0
 
 
 def _age(account: Mapping[str, Any]) -> Optional[float]:

@@ -8,11 +8,13 @@ traceback makes interesting. The rules are told in docs/DIAGNOSIS.md.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import advisories, reader, verdict
 from .gather import WORLD, Hit, Stream, base, take, wanted
+from .kernel import Fault, device
 from .phases import ORDER
+from .placement import Comm, Facts, Found, Map, Worker
 from .sources import Source
 
 MAX_RELAYS = 40
@@ -25,11 +27,24 @@ SKEW_SECONDS = 1.5
 _EFFECTS = frozenset(("cuda_crash", "nccl_other", "rdma_path", "nvlink", "engine_bug", "startup_timeout", "worker_lost", "cuda_unknown", "rendezvous"))
 """Classes that a fault of the hardware or of the kernel shows itself as."""
 
+_DEVICE_ROWS = frozenset(("xid", "sxid-fatal", "fallen-off", "gpu-lost", "rm-init-failed"))
+"""Rows whose lines name a GPU or an NVSwitch."""
+_LIKE_A_LOST_GPU = frozenset(("cuda_unknown", "cuda_crash", "gpu_fault", "nvlink", "nccl_other", "container_runtime", "worker_lost"))
+"""Classes that an engine shows when it is started on a GPU which broke before."""
+EARLIER = 120.0
+"""Seconds before the start of the engine from which on a message of the kernel belongs to an earlier run."""
+LATER = 300.0
+"""Seconds after the engine's first failure from which on a message of the kernel cannot be its cause."""
+ZONES = 15 * 3600.0
+"""The same where one of two logs has no zone: clocks differ by no more."""
+
 _SURE = 7
 _LIKELY = 4
 
 
-def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, unready_is_failure: bool = True) -> Dict[str, Any]:
+def diagnose(
+    sources: Iterable[Source], paths: Optional[Sequence[str]] = None, unready_is_failure: bool = True, facts: Optional[Mapping[str, Facts]] = None,
+) -> Dict[str, Any]:
     """Read all logs of one run and say what failed first.
 
     Args:
@@ -37,6 +52,7 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
         paths: what the case is called in the result; the sources' names by default.
         unready_is_failure: logs that end before the engine was ready tell of a hang or a death without a word; False when the
             caller knows that the start still goes on.
+        facts: what the evidence of each node knows of its GPUs and of the server's processes.
 
     Returns:
         The case document of docs/DIAGNOSIS.md. Never raises for what a log holds.
@@ -46,7 +62,7 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
     streams: List[Stream] = []
     by_name: Dict[str, Stream] = {}
     for source in listed:
-        stream = Stream(len(streams), source.name, source.node)
+        stream = Stream(len(streams), source.name, source.node, source.boot is not None)
         streams.append(stream)
         by_name.setdefault(source.name, stream)
     versions: Dict[str, str] = {}
@@ -57,7 +73,7 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
     for stream in streams:
         stream.marks.sort(key=lambda mark: mark.line)
         stream.hits.sort(key=lambda hit: hit.at)
-    case = _Case(streams, stats, versions, words, unready_is_failure)
+    case = _Case(streams, stats, versions, words, unready_is_failure, facts or {})
     document = case.judge()
     document["paths"] = list(paths) if paths is not None else [source.name for source in listed]
     return document
@@ -66,13 +82,16 @@ def diagnose(sources: Iterable[Source], paths: Optional[Sequence[str]] = None, u
 class _Case:
     """All streams of one run, and the verdict over them."""
 
-    def __init__(self, streams: List[Stream], stats: reader.Stats, versions: Dict[str, str], words: List[str], unready: bool) -> None:
+    def __init__(
+        self, streams: List[Stream], stats: reader.Stats, versions: Dict[str, str], words: List[str], unready: bool, facts: Mapping[str, Facts],
+    ) -> None:
         self.streams = streams
         self.stats = stats
         self.versions = versions
         self.words = words
         self.unready = unready
         self.skew, self.skew_note = _skew(streams)
+        self.map = _seats(streams, facts)
         self.why: List[str] = []
         self.against: List[str] = []
         self.collect: List[str] = []
@@ -121,7 +140,7 @@ class _Case:
             hits = kept
         if not hits and before and not ready_any and stopped is None:
             hits = before
-        hits = self._credible(hits, ready_any)
+        hits = self._credible(self._of_this_engine(hits, segments), ready_any)
         root = self._root(hits)
         if root is not None and (root.weight >= _LIKELY or root.weight == 3 or not ready_any):
             return self._failure(root, hits, ready_any)
@@ -133,6 +152,93 @@ class _Case:
         if stopped is not None or ready_any:
             return self._healthy(stopped is not None, segments)
         return self._unready(segments)
+
+    # -- the kernel's messages
+
+    def _told(self, hit: Hit) -> Tuple[Optional[Fault], Optional[Found]]:
+        """What a hit says of a GPU or NVSwitch, and to whom that belongs; ``(None, None)`` for a line that names none."""
+        if hit.row is None or hit.row.id not in _DEVICE_ROWS:
+            return None, None
+        told, address = device(hit.text)
+        if not address:
+            return told, None
+        stream = self.streams[hit.stream]
+        return told, self.map.find(stream.hint or hit.node or stream.node, address, hit.pid, told is not None and told.kind == "sxid")
+
+    def _of_this_engine(self, hits: List[Hit], segments: List[int]) -> List[Hit]:
+        """Drop what the kernel says of GPUs that no rank of this engine uses, and of the time before its start or after its failure."""
+        kept: List[Hit] = []
+        standing: List[Hit] = []
+        for hit in hits:
+            told, found = self._told(hit)
+            if told is None and found is None:
+                kept.append(hit)
+                continue
+            what = verdict.fault_text(told) if told is not None else "kernel: %s" % hit.text.strip()[:160]
+            if found is not None and found.state == "outside":
+                self.against.append("%s, but no rank of this engine uses %s: %s" % (what, "GPU %d" % found.gpu if found.gpu >= 0 else "it", found.source))
+                continue
+            when = self._other_run(hit, hits, segments)
+            if when:
+                self.against.append("%s, but %s" % (what, when))
+                if told is None or told.group not in ("application", "ignored"):
+                    standing.append(hit)
+                continue
+            kept.append(hit)
+        if any(hit.root and hit.cls in _LIKE_A_LOST_GPU for hit in kept):
+            # What needs a reset or a reboot stays broken until it gets it.
+            kept.extend(hit for hit in standing if not self._later(hit, hits))
+        return kept
+
+    def _other_run(self, hit: Hit, hits: List[Hit], segments: List[int]) -> str:
+        """Why a message of the kernel belongs to the time before this start or after this failure, empty when it may belong to it."""
+        if hit.clock != "wall" or hit.time is None:
+            if any(stream.first is not None for stream in self.streams if stream.marks):
+                name = self.streams[hit.stream].lane
+                self.collect.append("the time of boot of %s (uptime -s): its kernel log has %s, so whether it is of this run is not known" % (
+                    name, "only seconds since boot" if hit.clock == "boot" else "no time"))
+            return ""
+        own = self.streams[hit.stream]
+        began: List[Tuple[float, Stream]] = []
+        for stream, start in zip(self.streams, segments):
+            first = next((mark.time for mark in stream.marks if mark.line >= start and mark.time is not None), None)
+            if first is not None:
+                began.append((self.when(stream.index, first), stream))
+        near = [item for item in began if item[1].host == own.host] or began
+        at = self.when(hit.stream, hit.time)
+        if near:
+            first, stream = min(near, key=lambda item: item[0])
+            if at < first - (EARLIER if own.zoned == stream.zoned else ZONES):
+                return "that was %s before this start" % _span(first - at)
+        later = self._later(hit, hits)
+        return "that was %s after the engine had failed" % _span(later) if later else ""
+
+    def _later(self, hit: Hit, hits: List[Hit]) -> float:
+        """Seconds by which a message of the kernel comes too late to be the cause, 0 when it may be."""
+        if hit.time is None:
+            return 0.0
+        own = self.streams[hit.stream]
+        failed = [
+            (self.when(other.stream, other.time), self.streams[other.stream]) for other in hits
+            if other.process != "kernel" and other.clock == "wall" and other.time is not None and _fatal(other)]
+        if not failed:
+            return 0.0
+        first, stream = min(failed, key=lambda item: item[0])
+        late = self.when(hit.stream, hit.time) - first
+        return late if late > (LATER if own.zoned == stream.zoned else ZONES) else 0.0
+
+    def _whose(self, found: Optional[Found]) -> str:
+        """``GPU 5, rank TP5 of node1 by NCCL's line head.log:12``, as far as it is known."""
+        if found is None:
+            return ""
+        gpu = "GPU %d" % found.gpu if found.gpu >= 0 else ""
+        if found.state == "rank":
+            who = "rank %s%s by %s" % (found.ranks[0], " of %s" % found.node if found.node else "", found.source)
+        elif found.state == "node":
+            who = "all ranks%s%s" % (" of %s" % found.node if found.node else "", " (%s)" % _listed(found.ranks) if found.ranks else "")
+        else:
+            who = "rank unknown: %s" % found.source
+        return ", ".join(part for part in (gpu, who) if part)
 
     def _healed(self, hit: Hit) -> None:
         if len(self.against) < 8:
@@ -294,14 +400,17 @@ class _Case:
             cls, cause = verdict.split_oom(phase, stage, root.text)
         action, remedy = verdict.action_of(cause)
         row = root.row
-        if row is not None and row.id == "xid":
-            found = verdict.xid(root.text)
-            if found:
-                address, code, kind, what, _weight_of = found
-                self.why.append("kernel: Xid %d on %s: %s" % (code, address, what))
-                action = verdict.xid_action(kind, address, code)
-                if kind in ("application", "ignored"):
-                    cls, cause = "cuda_crash", "cuda_illegal_memory_access"
+        told, found = self._told(root)
+        if told is not None:
+            whose = self._whose(found)
+            self.why.append(verdict.fault_text(told, whose))
+            self.why.extend(self._before(root, hits))
+            short = "GPU %d" % found.gpu if found is not None and found.gpu >= 0 else ""
+            if found is not None and found.state == "rank":
+                short += "%srank %s" % (", " if short else "", found.ranks[0])
+            action = verdict.fault_action(told, short)
+            if told.kind == "xid" and told.group in ("application", "ignored"):
+                cls, cause = "cuda_crash", "cuda_illegal_memory_access"
         if row is not None and row.action:
             action = row.action
         if row is not None and row.id == "execute-timeout":
@@ -311,7 +420,7 @@ class _Case:
             confidence = "low"
             self.collect.append("the engine's log with VLLM_LOGGING_LEVEL=DEBUG from its start")
         self._evidence(root, hits)
-        if confidence == "high" and self._contested(root, hits, cls):
+        if confidence == "high" and (self._contested(root, hits, cls) or (told is not None and root.clock != "wall" and len(self.streams) > 1)):
             confidence = "medium"
         if cause in ("nccl_unknown",):
             self.collect.append("the logs of every rank with NCCL_DEBUG=INFO")
@@ -554,10 +663,24 @@ class _Case:
         for hit in others[:3]:
             self.against.append("%s at %s:%d" % (hit.row.id if hit.row else hit.cls, base(self.streams[hit.stream].name), hit.at))
         for hit in hits:
-            if hit.row is not None and hit.row.id == "xid" and hit is not root:
-                found = verdict.xid(hit.text)
-                if found:
-                    self.why.append("kernel: Xid %d on %s: %s" % (found[1], found[0], found[3]))
+            told, found = self._told(hit) if hit is not root else (None, None)
+            if told is not None:
+                self.why.append(verdict.fault_text(told, self._whose(found)))
+
+    def _before(self, root: Hit, hits: List[Hit]) -> List[str]:
+        """How long before the engine's own first complaint the kernel spoke."""
+        if root.clock != "wall" or root.time is None:
+            return []
+        own = [
+            (self.when(hit.stream, hit.time), hit) for hit in hits
+            if hit.process != "kernel" and hit.clock == "wall" and hit.time is not None
+            and self.streams[hit.stream].zoned == self.streams[root.stream].zoned]
+        if not own:
+            return []
+        time, hit = min(own, key=lambda item: (item[0], item[1].at))
+        gap = time - self.when(root.stream, root.time)
+        return ["%s %s the engine's first complaint (%s:%d)" % (
+            _span(abs(gap)), "before" if gap >= 0 else "after", base(self.streams[hit.stream].name), hit.at)]
 
     def _document(
         self,
@@ -613,7 +736,7 @@ class _Case:
         if hit is None:
             return None
         stream = self.streams[hit.stream]
-        return {
+        place: Dict[str, Any] = {
             "text": hit.raw,
             "file": stream.name,
             "line": hit.at,
@@ -622,6 +745,18 @@ class _Case:
             "time": hit.time if hit.clock in ("wall", "near") else None,
             "process": hit.process,
         }
+        _told, found = self._told(hit)
+        if found is not None:
+            place["address"] = device(hit.text)[1]
+            place["node"] = place["node"] or found.node
+            place["rank_source"] = found.source
+            if found.gpu >= 0:
+                place["gpu"] = found.gpu
+            if found.state == "rank":
+                place["rank"] = found.ranks[0]
+            elif found.state == "node":
+                place["ranks"] = list(found.ranks)
+        return place
 
     def _timeline(self, root: Optional[Hit], relays: List[Hit]) -> Dict[str, Any]:
         lanes: Dict[Tuple[str, str], Dict[str, Any]] = {}
@@ -645,6 +780,45 @@ class _Case:
                     lane["reached"] = mark.marker.phase
         shown = sorted(lanes.values(), key=lambda lane: (lane["node"], lane["rank"]))[:256]
         return {"lanes": shown, "first": self._place_of(root), "relays": [self._place_of(hit) for hit in relays[:MAX_RELAYS]]}
+
+
+def _seats(streams: Sequence[Stream], facts: Mapping[str, Facts]) -> Map:
+    """Ranks and their GPUs, by what all logs and the evidence say."""
+    comms: List[Tuple[str, Comm]] = []
+    workers: List[Worker] = []
+    counts: Dict[str, int] = {}
+    names: Dict[Tuple[str, int], str] = {}
+    for stream in streams:
+        hosts = {one.node for one in stream.comms if one.node}
+        # One node wrote this stream, whatever its containers call themselves; or many did, and NCCL names each.
+        shared = len(hosts) > 1
+        by_pid = {one.pid: one.node for one in stream.comms if one.pid}
+        for one in stream.comms:
+            comms.append((base(stream.name), one if shared else one._replace(node=stream.host)))
+        for item in stream.workers:
+            node = (item.node or by_pid.get(item.pid, "")) if shared else stream.host
+            if node:
+                workers.append(item._replace(node=node))
+        for name, count in stream.local_ranks.items():
+            node = name if shared else stream.host
+            counts[node] = max(count, counts.get(node, 0))
+        for pid, rank in stream.names.items():
+            node = by_pid.get(pid, "") if shared else stream.host
+            if node:
+                names[(node, pid)] = rank
+    return Map(comms, workers, counts, facts, names, {stream.host for stream in streams if stream.vague})
+
+
+def _span(seconds: float) -> str:
+    """``5 s``, ``12 min``, ``3 h``, ``2 d``: a rough length of time."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return "%d %s" % (int(seconds / size), unit)
+    return "%d s" % int(seconds)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else "%s to %s, %d in all" % (names[0], names[-1], len(names))
 
 
 # -- small questions about one stream

@@ -8,14 +8,16 @@ import re
 from pathlib import PurePath
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
-from . import advisories, phases, verdict
+from . import advisories, phases, placement, verdict
 from .event import Event
 from .formats import clean
+from .kernel import fault
 from .phases import Marker
 from .signatures import Signature, rows
 
 MAX_KEPT = 4000
 """Marks, and interesting events, that are kept of one stream."""
+_ZONED = re.compile(r"\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?:Z\b| ?[+-]\d{2}:?\d{2}\b| ?UTC\b)|__REALTIME_TIMESTAMP")
 
 
 class Hit(NamedTuple):
@@ -63,11 +65,18 @@ class Mark(NamedTuple):
 class Stream:
     """One log: what was kept of it."""
 
-    def __init__(self, index: int, name: str, node: str) -> None:
+    def __init__(self, index: int, name: str, node: str, booted: bool = False) -> None:
         self.index = index
         self.name = name
         self.hint = node
+        self.booted = booted
         self.nodes: Dict[str, int] = {}
+        self.outer: Dict[str, int] = {}
+        self.comms: List[placement.Comm] = []
+        self.workers: List[placement.Worker] = []
+        self.local_ranks: Dict[str, int] = {}
+        self.names: Dict[int, str] = {}
+        self.zoned: Optional[bool] = True if booted else None
         self.marks: List[Mark] = []
         self.hits: List[Hit] = []
         self.quiet: List[str] = []
@@ -96,6 +105,21 @@ class Stream:
         return ""
 
     @property
+    def host(self) -> str:
+        """The node as everything but NCCL calls it, whose name inside a container is the container's."""
+        if self.hint:
+            return self.hint
+        if self.outer:
+            return max(self.outer, key=lambda name: self.outer[name])
+        hosts = {one.node for one in self.comms if one.node}
+        return next(iter(hosts)) if len(hosts) == 1 else self.lane
+
+    @property
+    def vague(self) -> bool:
+        """No line says the name of the node: `host` is that of a file or of a container."""
+        return not self.hint and (not self.outer or _CONTAINER.match(self.host) is not None)
+
+    @property
     def lane(self) -> str:
         """Name to show for it."""
         return self.node or base(self.name)
@@ -107,6 +131,7 @@ _RUNNING = re.compile(r"Running: (\d{1,7}) reqs?")
 _SILENCE = re.compile(r"^\s*#.{0,80}(?:no (?:further|more) (?:output|lines?|log)|hangs?|stuck|nothing (?:more|further|else)|silence)", re.IGNORECASE)
 WORLD = re.compile(r"rank (\d{1,6}) in world size (\d{1,6})")
 _MULTI = re.compile(r"(?:nnodes'?[=:] ?|node_rank=|--nnodes )(\d{1,5})")
+_CONTAINER = re.compile(r"[0-9a-f]{12}\Z")
 _ECHO = frozenset(("gdr-disabled",))
 
 
@@ -122,7 +147,7 @@ def wanted() -> List[str]:
     """Literals for the reader's scanner: markers and signatures."""
     if not _WANTED:
         seen: Set[str] = set()
-        for needle in phases.needles() + [row.needle for row in rows()] + ["Running: ", "Process ", "# no "]:
+        for needle in phases.needles() + [row.needle for row in rows()] + ["Running: ", "Process ", "# no ", " busId ", " localRanks "]:
             if needle not in seen:
                 seen.add(needle)
                 _WANTED.append(needle)
@@ -134,9 +159,15 @@ def take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str
     stream.events += 1
     if event.node:
         stream.nodes[event.node] = stream.nodes.get(event.node, 0) + 1
+        if "NCCL " not in event.raw:
+            stream.outer[event.node] = stream.outer.get(event.node, 0) + 1
     if event.process == "kernel":
         stream.kernel += 1
+    if event.pid and event.rank and not event.rank.isdigit() and len(stream.names) < MAX_KEPT:
+        stream.names[event.pid] = event.rank
     if event.time is not None and event.clock == "wall":
+        if stream.zoned is None:
+            stream.zoned = bool(_ZONED.search(event.raw[:300]))
         if stream.first is None or event.time < stream.first:
             stream.first = event.time
         if stream.last is None or event.time > stream.last:
@@ -144,6 +175,7 @@ def take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str
     if event.line > stream.last_line:
         stream.last_line, stream.last_raw = event.line, event.raw
     line = _words_of(event)
+    _placed(stream, event, line)
     if len(words) < 400 and ("args" in line or "config:" in line or "nccl" in line or "version" in line):
         words.append(line[:6000])
         for name, value in advisories.versions_of(line).items():
@@ -165,6 +197,21 @@ def take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str
     hit = _hit(stream, event, line)
     if hit is not None and len(stream.hits) < MAX_KEPT:
         stream.hits.append(hit)
+
+
+def _placed(stream: Stream, event: Event, line: str) -> None:
+    """Keep what tells on which GPU a rank sits."""
+    if " busId " in line:
+        comm = placement.comm(line, event.line, event.node, event.pid, event.rank)
+        if comm is not None and len(stream.comms) < MAX_KEPT:
+            stream.comms.append(comm)
+    elif " localRanks " in line:
+        count = placement.local_ranks(line)
+        stream.local_ranks[event.node] = max(count, stream.local_ranks.get(event.node, 0))
+    elif "local_rank=" in line:
+        worker = placement.worker(line, event.node, event.pid, event.rank)
+        if worker is not None and len(stream.workers) < MAX_KEPT:
+            stream.workers.append(worker)
 
 
 def _words_of(event: Event) -> str:
@@ -284,8 +331,8 @@ def _weight(row: Signature, event: Event, text: str) -> int:
     """How much of a root a line is: the row's weight, less where the line is a mere warning of the engine, and by code for an Xid."""
     weight = row.weight
     if row.id == "xid":
-        found = verdict.xid(text)
-        return found[4] if found else weight
+        told = fault(text)
+        return verdict.weight_of(told) if told is not None else weight
     if event.level == "WARNING" and ".py:" in event.source and not event.exceptions:
         return max(weight - 2, 2)
     return weight

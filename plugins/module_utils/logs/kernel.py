@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence
+import re
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 from ..checks.xids import classify
 from ..node.kernel_log import Line
+from ..node.text import bus_address
 from ..node.xid import fallen, sxids, xids
+
+_DEVICE = re.compile(r"(?:NVRM: |GPU ?)(?:.{0,40}?)\(?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-fA-F:])")
 
 
 class Fault(NamedTuple):
@@ -50,3 +54,12 @@ def fault(text: str, body: Sequence[str] = ()) -> Optional[Fault]:
     if lost:
         return Fault("fallen", lost[0], 0, 0, "", "RESTART_BM", "reboot", "GPU has fallen off the bus")
     return None
+
+
+def device(text: str) -> Tuple[Optional[Fault], str]:
+    """What a line says of a GPU or NVSwitch and the PCI address of that; empty for a line that names none."""
+    told = fault(text)
+    if told is not None:
+        return told, "" if told.address == "unknown" else told.address
+    named = _DEVICE.search(text)
+    return None, bus_address(named.group(1)) if named else ""

@@ -9,6 +9,7 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from . import phases
+from .kernel import Fault
 from .signatures import CAUSES, Signature, rows
 
 _RUNTIME = ("api_ready", "prefill", "decode")
@@ -145,33 +146,36 @@ def _gib(number: str, unit: str) -> float:
         return 0.0
 
 
-_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]{5,20})(?: GPU-I:\d{1,3})?\): (\d{1,4})(?!\d)(.{0,400})")
+def weight_of(told: Fault) -> int:
+    """How much of a root a message of the driver is: codes that a faulty kernel or program causes (13, 31, 45 …) weigh less than the
+    engine's own message about the same crash."""
+    return {"ignored": 2, "application": 6}.get(told.group, 9)
 
 
-def xid(text: str) -> Optional[Tuple[str, int, str, str, int]]:
-    """An Xid line: PCI address, code, kind of action (NVIDIA's catalogue), what happened, and its weight as a root.
-
-    Codes that a faulty kernel or program causes (13, 31, 45 …) weigh less than the engine's own message about the same crash.
-    """
-    found = _XID.search(text)
-    if not found:
-        return None
-    from ..checks.xids import classify
-
-    known = classify(int(found.group(2)), found.group(3))
-    weight = {"ignored": 2, "application": 6}.get(known.kind, 9)
-    return found.group(1), known.code, known.kind, known.text, weight
-
-
-_XID_STEP = {
+_STEP = {
     "application": "Start the engine again: NVIDIA's catalogue asks for no more after this code",
     "reset": "Drain the node and reset the GPU", "reboot": "Drain the node and reboot it",
     "support": "Drain the node and hand the GPU to its vendor's support", "ignored": "Look for the error before it: this code only follows one"}
 
 
-def xid_action(kind: str, address: str, code: int) -> str:
-    """The next step for an Xid, as one sentence."""
-    return "%s (Xid %d on %s)." % (_XID_STEP.get(kind, _XID_STEP["reset"]), code, address)
+def fault_action(told: Fault, whose: str = "") -> str:
+    """The next step for a message of the driver, as one sentence; `whose` says which GPU and rank it is."""
+    if told.kind == "sxid":
+        step = "Drain the node and reset all its GPUs and NVSwitches together (reboot it where that fails)" if told.group == "reset" else _STEP["ignored"]
+    else:
+        step = _STEP.get(told.group, _STEP["reset"])
+    return "%s (%s)." % (step, ", ".join(part for part in (_name(told), whose) if part))
+
+
+def fault_text(told: Fault, whose: str = "") -> str:
+    """A message of the driver in words: code, NVIDIA's action, address, whose GPU it is, and what happened."""
+    action = " (NVIDIA's action: %s)" % told.action if told.action else ""
+    return "kernel: %s%s%s: %s" % (_name(told), action, ", " + whose if whose else "", told.text)
+
+
+def _name(told: Fault) -> str:
+    kind = {"xid": "Xid %d", "sxid": "SXid %d"}.get(told.kind)
+    return "%s on %s" % (kind % told.code if kind else "GPU off the bus", told.address)
 
 
 def sentence(action: str, remedy: str, node: str) -> Tuple[str, str]:

@@ -64,18 +64,20 @@ def _texts(value: Any, most: int = 50) -> List[str]:
 
 
 def _place(value: Any) -> Optional[Dict[str, Any]]:
-    """A line of a log: ``{text, file, line, node, rank}`` and what else is known of it."""
+    """A line of a log: ``{text, file, line, node, rank}`` and what else is known of it; of a kernel line also whose GPU it names."""
     if not isinstance(value, Mapping):
         return None
     found: Dict[str, Any] = {name: _text(value.get(name)) for name in ("text", "file", "node", "rank")}
     line = value.get("line")
     found["line"] = line if isinstance(line, int) else 0
-    for name in ("process", "phase"):
+    for name in ("process", "phase", "address", "rank_source"):
         if value.get(name):
             found[name] = _text(value[name])
+    if value.get("ranks"):
+        found["ranks"] = _texts(value["ranks"], 1024)
     if isinstance(value.get("time"), (int, float)):
         found["time"] = float(value["time"])
-    for name in ("count", "pid"):
+    for name in ("count", "pid", "gpu"):
         if isinstance(value.get(name), int):
             found[name] = value[name]
     return found
@@ -183,9 +185,13 @@ def behind(lanes: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
 
 # -- terminal ----------------------------------------------------------------------------------
 def who(place: Mapping[str, Any]) -> str:
-    """``node1, rank TP0, server.log:12``, as far as it is known."""
+    """``node1, rank TP0 on GPU 0 (0000:1b:00.0), server.log:12``, as far as it is known."""
     parts = [plain(place["node"])] if place["node"] else []
-    parts += ["rank " + plain(place["rank"])] if place["rank"] else []
+    ranks = [plain(name) for name in place.get("ranks", [])]
+    whose = "rank " + plain(place["rank"]) if place["rank"] else "all ranks (%s)" % fold(ranks, 40) if ranks else ""
+    gpu = "GPU %d" % place["gpu"] if "gpu" in place else ""
+    gpu += "%s%s" % (" (" if gpu else "", plain(place["address"])) + (")" if gpu else "") if place.get("address") else ""
+    parts += [" on ".join(part for part in (whose, gpu) if part)] if whose or gpu else []
     parts += [plain(place["file"]) + (":%d" % place["line"] if place["line"] else "")] if place["file"] else []
     return ", ".join(parts)
 
@@ -421,8 +427,9 @@ def chart(case: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
             "bands": _timed(lane, axis) if axis else _untimed(lane), "marks": [],
             "behind": any(item["node"] == lane["node"] and item["rank"] in ("", lane["rank"]) for item in case["behind"]),
         })
-    for place in [first] if first else []:
-        _mark(rows, lanes, place, axis, "first")
+    # A fault of a switch hits every rank of its node.
+    for rank in first.get("ranks") or ([first["rank"]] if first else []):
+        _mark(rows, lanes, {**first, "rank": rank}, axis, "first")
     for place in case["relays"]:
         _mark(rows, lanes, place, axis, "relay")
     order = sorted(range(len(rows)), key=lambda number: (not any(mark["kind"] == "first" for mark in rows[number]["marks"]),))

@@ -140,3 +140,49 @@ def test_ten_thousand_files_are_listed_in_seconds(tmp_path: Path) -> None:
     assert len(found[0].sources) == 10000 and refused == []
     # Generous, for a busy machine.
     assert time.monotonic() - started < 60
+
+
+SMI = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
+<nvidia_smi_log><driver_version>580.95.05</driver_version><cuda_version>13.0</cuda_version><attached_gpus>2</attached_gpus>
+<gpu id="00000000:1B:00.0"><product_name>NVIDIA H200</product_name><uuid>GPU-1b</uuid><minor_number>0</minor_number></gpu>
+<gpu id="00000000:43:00.0"><product_name>NVIDIA H200</product_name><uuid>GPU-43</uuid><minor_number>1</minor_number>
+<processes><process_info><pid>4711</pid><type>C</type><process_name>VLLM::Worker</process_name><used_memory>1000 MiB</used_memory></process_info></processes></gpu>
+</nvidia_smi_log>
+"""
+XID = """2026-08-01T10:08:57.000000+00:00 gpu-7 kernel: NVRM: Xid (PCI:0000:43:00): 79, GPU has fallen off the bus.
+"""
+
+
+@pytest.mark.parametrize("environment", [{"CUDA_VISIBLE_DEVICES": "1,0", "NVIDIA_VISIBLE_DEVICES": "all"}, {"CUDA_VISIBLE_DEVICES": "0"}, None])
+def test_a_bundle_tells_whose_gpu_the_kernel_means(tmp_path: Path, environment: Optional[Dict[str, str]]) -> None:
+    """nvidia-smi's addresses, the variables of the recorded process and vLLM's local_rank: from the archive to the verdict."""
+    from ansible_collections.inferops.vllm.plugins.module_utils.logs.diagnose import diagnose
+    from tests.unit.logs.test_diagnose_rules import BEGIN, LOAD, trace
+    from tests.unit.logs.test_placement import stamped, worker
+
+    crash = trace("load_model", "RuntimeError: CUDA error: unspecified launch failure", "10:09:00")
+    logs = {"vllm.service": stamped(BEGIN + worker(1, 4) + LOAD + crash, "gpu-7"), "kernel": XID}
+    reader = MemoryReader()
+    reader.memo[("run", "nvidia-smi", "-q", "-x")] = Ran(0, SMI.replace("4711", "99"))
+    files = snapshot.render(reader, "gpu-7", Options().asdict(), 0.0)
+    records = [{"file": "logs/vllm.service.log.gz", "kind": "engine"}, {"file": "logs/kernel.log.gz", "kind": "kernel"}]
+    processes = [] if environment is None else [
+        {"pid": 4700, "inner_pid": "1", "env": environment}, {"pid": 4711, "inner_pid": "4", "env_differs": {}}, {"pid": 4710, "inner_pid": "3"}]
+    whole = bundle.assemble(
+        files, {name + ".log.gz": [gzip.compress(text.encode(), mtime=0)] for name, text in logs.items()},
+        {"schema": bundle.SCHEMA, "logs": records, "processes": processes})
+    bundle.write_archive(whole, str(tmp_path / "gpu-7.tar.gz"), "gpu-7")
+    cases, refused = casebook.cases([str(tmp_path)])
+    assert refused == []
+    found = dict(cases[0].facts)["gpu-7"]
+    assert found.gpus == (("0000:1b:00.0", 0, "GPU-1b"), ("0000:43:00.0", 1, "GPU-43")) and found.users == ((99, "0000:43:00.0"),)
+    assert found.pids == (() if environment is None else ((4700, 1), (4711, 4), (4710, 3)))
+    verdict = diagnose(cases[0].sources, facts=dict(cases[0].facts))
+    first = verdict["first_failure"]
+    if environment is None:
+        assert (first["rank"], first["gpu"]) == ("", 1)
+    elif environment["CUDA_VISIBLE_DEVICES"] == "1,0":
+        assert (first["rank"], first["gpu"], first["node"]) == ("TP0", 1, "gpu-7") and "CUDA_VISIBLE_DEVICES" in first["rank_source"]
+    else:
+        assert verdict["class"] == "cuda_crash" and any("GPU 1" in text for text in verdict["against"])
