@@ -79,6 +79,26 @@ def test_a_half_open_server_is_bounded(verify: Any) -> None:
     assert done.rc == 2 and states(document)["request"] == "failed" and states(document)["prefix"] == "not_verified"
 
 
+@pytest.mark.parametrize(("state", "scheme", "words"), [
+    (State(html=True), "http", "a page for a browser came instead"), (State(), "https", "does not speak TLS"), (None, "http", "nothing listens on")])
+def test_what_is_no_sound_server_is_named_and_later_stages_say_why_they_were_left_out(verify: Any, state: State | None, scheme: str, words: str) -> None:
+    with serving(state or State()) as url:
+        if state is not None:
+            done, document, _reports = verify(url.replace("http", scheme))
+    if state is None:
+        done, document, _reports = verify(url)
+    assert done.rc == 2 and words in json.dumps(document["stages"][1]["findings"]) and states(document)["request"] == "failed"
+    assert states(document)["prefix"] == states(document)["concurrency"] == "not_verified"
+    assert all("stage 2 failed" in document["stages"][number]["summary"] for number in (2, 3))
+
+
+def test_metrics_that_are_no_numbers_are_no_verdict(verify: Any) -> None:
+    nan = "vllm:prefix_cache_queries_total NaN\nvllm:prefix_cache_hits_total NaN\nvllm:num_preemptions_total NaN\n"
+    with serving(State(metrics=lambda state: nan, reports_cached=False)) as url:
+        done, document, _reports = verify(url, verify_stages=SERVED)
+    assert done.rc == 0 and states(document)["prefix"] == "not_verified" and "cannot tell" in document["stages"][2]["summary"]
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     ({"verify_endpoints": []}, "nothing to verify"), ({"verify_endpoints": ["nonsense"]}, "is not a URL"), ({"verify_model": ""}, "must be given"),
     ({"verify_baseline": "/no/such/file"}, "cannot be read"), ({"verify_api_key_file": "/no/such/key"}, "cannot be read"),

@@ -88,6 +88,8 @@ REQUESTS: Tuple[Dict[str, Any], ...] = (
     },
 )
 """The request set. `feature` names the part of ``vllm_features`` that it needs; `expect` says what is checked of every answer."""
+QUICK = Deadlines(5.0, 10.0, 10.0, 10.0)
+"""Bounds of what needs no engine: health, version, models."""
 
 
 class Settings(NamedTuple):
@@ -180,16 +182,15 @@ def run(target: Endpoint, settings: Settings, progress: Optional[Callable[[str],
 
 def entry(target: Endpoint, model: str, key_given: bool, data: Dict[str, Any]) -> List[Finding]:
     """Health, version, key and model: what every further request needs."""
-    quick = Deadlines(5.0, 10.0, 10.0, 10.0)
     where = target.url
     findings: List[Finding] = []
-    reply = call(target, Request("GET", "/health", deadlines=quick))
+    reply = call(target, Request("GET", "/health", deadlines=QUICK))
     if reply.trouble is not None and reply.trouble.kind != "status":
         return [broken("request.reach", reply.trouble, where, key_given)]
     if reply.trouble is not None and reply.status not in (401, 403, 404):
         findings.append(finding("request.health", "fail", "/health answers %s" % reply.trouble.text, "HTTP 200", where=where,
                                 why="the server itself says that its engine does not run", fix="read the log of vllm.service"))
-    reply = call(target, Request("GET", "/v1/models", deadlines=quick))
+    reply = call(target, Request("GET", "/v1/models", deadlines=QUICK))
     found, trouble = reply.json()
     if trouble is not None:
         return [*findings, broken("request.models", trouble, where, key_given, reply.status)]
@@ -206,7 +207,7 @@ def entry(target: Endpoint, model: str, key_given: bool, data: Dict[str, Any]) -
             "request.model", "fail", "serves %s" % (", ".join(names[:5]) or "nothing"), model, where=where,
             why="a request for the planned model is refused", fix="set --served-model-name or vllm_model so that both say the same name")]
     findings.append(finding("request.model", "pass", model, model, where=where))
-    reply = call(target, Request("GET", "/version", deadlines=quick))
+    reply = call(target, Request("GET", "/version", deadlines=QUICK))
     version, trouble = reply.json()
     data["version"] = str(version.get("version"))[:60] if isinstance(version, dict) and version.get("version") else None
     return findings

@@ -8,8 +8,8 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..node.redact import MASK
-from .client import Deadlines, Endpoint, Request, call, resolved
-from .requests import broken
+from .client import Endpoint, Request, call, resolved
+from .requests import QUICK, broken
 from .result import finding, result
 
 SETTLED = 60.0
@@ -253,16 +253,15 @@ def _world(engine: Mapping[str, Any], nodes: Mapping[str, Any], readings: Mappin
 
 def asked(target: Endpoint, model: str, version: str = "", key_given: bool = False) -> List[Finding]:
     """Health, version and models of one API server, as its users see them."""
-    quick = Deadlines(5.0, 10.0, 10.0, 10.0)
     where = target.url
     target, trouble = resolved(target)
     if trouble is not None:
         return [broken("start.health", trouble, where, key_given)]
-    reply = call(target, Request("GET", "/health", deadlines=quick))
+    reply = call(target, Request("GET", "/health", deadlines=QUICK))
     if reply.trouble is not None:
         return [broken("start.health", reply.trouble, where, key_given, reply.status)]
     found = [finding("start.health", "pass", "HTTP 200 in %d ms" % round(1000 * (reply.end or 0)), "HTTP 200", where=where)]
-    said, trouble = call(target, Request("GET", "/version", deadlines=quick)).json()
+    said, trouble = call(target, Request("GET", "/version", deadlines=QUICK)).json()
     running = str(said.get("version") or "") if isinstance(said, dict) else ""
     if trouble is not None or not running:
         found.append(finding("start.version", "warn", trouble.text if trouble else "no version", version, where=where, why="what runs cannot be compared"))
@@ -271,7 +270,7 @@ def asked(target: Endpoint, model: str, version: str = "", key_given: bool = Fal
                              "run inferops.vllm.deploy with the planned image", where))
     else:
         found.append(finding("start.version", "pass", running, version, where=where))
-    reply = call(target, Request("GET", "/v1/models", deadlines=quick))
+    reply = call(target, Request("GET", "/v1/models", deadlines=QUICK))
     listed, trouble = reply.json()
     if trouble is not None:
         return [*found, broken("start.models", trouble, where, key_given, reply.status)]
