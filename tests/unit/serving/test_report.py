@@ -54,6 +54,12 @@ def document(bad: str = "", **given: Any) -> dict[str, Any]:
     return acceptance.document(stages, record, 1795990000.0)
 
 
+def test_the_page_numbers_the_stages_also_when_some_were_not_run() -> None:
+    stages = {"prefix": result.result("prefix", [result.finding("prefix.verdict", "pass", "working", where="n")])}
+    page = html(acceptance.document(stages, document()["record"], 1795990000.0))
+    assert "<h2>3 Prefix cache</h2>" in page and page.count("<h2>") == 2
+
+
 def test_the_document_is_valid_and_its_verdict_follows_the_stages() -> None:
     found = document()
     jsonschema.validate(found, SCHEMA)
