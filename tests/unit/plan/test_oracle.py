@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 TOOL = ROOT.parent / "shared" / "tools" / "vllm-args" / "validate_args.py"
 KEPT = pathlib.Path(os.environ.get("INFEROPS_LAB_CACHE") or pathlib.Path.home() / ".cache" / "inferops-lab") / "oracle" / "bin" / "python"
 PYTHON = os.environ.get("INFEROPS_VLLM_PYTHON") or (str(KEPT) if KEPT.exists() else "")
-SAMPLE = 14
+SAMPLE = 10
 """Commands of a sample."""
 
 SIMULATED = {"h100": "sm90", "h200": "sm90", "b200": "sm100", "gb200": "sm100", "b300": "sm103", "gb300": "sm103"}
