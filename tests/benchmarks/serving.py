@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import statistics
 import subprocess
@@ -54,7 +55,9 @@ def theirs(url: str, model: str, command: list[str], streams: int, requests: int
         *command, "vllm", "bench", "serve", "--backend", "openai-chat", "--base-url", url, "--endpoint", "/v1/chat/completions", "--model", model,
         "--tokenizer", os.environ.get("INFEROPS_BENCH_TOKENIZER", "/models-tiny"), "--dataset-name", "random", "--random-input-len", str(prompt),
         "--random-output-len", str(OUTPUT), "--num-prompts", str(requests), "--max-concurrency", str(streams), "--ignore-eos",
-        "--temperature", "0", "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "0"]
+        "--temperature", "0", "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "0",
+        # Its prompts follow from the seed: those of an earlier run would come out of the prefix cache.
+        "--seed", str(secrets.randbelow(2 ** 31))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     found = {}
     for name, pattern in (("tps", r"Output token throughput \(tok/s\):\s+([\d.]+)"), ("ttft", r"Median TTFT \(ms\):\s+([\d.]+)"),
