@@ -141,6 +141,8 @@ def cases_of(nodes: Sequence[Node], context: Context, findings: Sequence[Mapping
                     short(current["remedy"], 60))
         except journal.JournalError as exc:
             refused = str(exc)
+        if node.get("service.remediation_foreign") is True:
+            refused = journal.FOREIGN
         if node.unreachable:
             refused = "The node does not answer."
         problems = {str(f["id"]): str(f["severity"]) for f in findings if f["node"] == node.name and _bad(f, wanted)}
@@ -192,6 +194,8 @@ def _domain(node: Node, context: Context) -> str:
 
 def interrupted(node: Node, now: float) -> Optional[Dict[str, Any]]:
     """The remedy that an earlier run left under way, None when there is none or the state file cannot be used."""
+    if node.get("service.remediation_foreign") is True:
+        return None
     try:
         current = journal.parse(_journal_text(node), "", now)["current"]
     except journal.JournalError:

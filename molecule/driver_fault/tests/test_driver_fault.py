@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,30 @@ def test_a_second_run_changes_nothing(nodes: dict[str, Any]) -> None:
     run = remediate("node1,node2", "driver", "reboot", "kill")
     assert run.rc == 0 and run.report["rounds"] == [], run.text[-3000:]
     assert (run.changed("node1"), run.changed("node2")) == (0, 0)
+
+
+def test_a_state_file_that_is_stale_or_foreign_is_refused_until_it_is_forgotten(nodes: dict[str, Any]) -> None:
+    """Node 1 has another machine's, node 2 a remedy that was left under way last month; both have a Fabric Manager that was stopped."""
+    path = "/var/lib/inferops-vllm/remediation.json"
+    for name in ("node1", "node2"):
+        state = journal(nodes[name])
+        if name == "node1":
+            state["machine"] = "0123456789abcdef0123456789abcdef"
+        else:
+            state["current"] = {"remedy": "driver_upgrade", "problems": [], "run": "x", "started": time.time() - 30 * 86400, "phase": "applying", "details": {}}
+        nodes[name].check_output("systemctl stop nvidia-fabricmanager && printf %s > %s", json.dumps(state), path)
+    run = remediate("node1,node2", "driver")
+    assert run.rc == 2 and run.report["rounds"] == []
+    assert "The state file belongs to another machine; look at " + path in run.words
+    assert "The remedy driver_upgrade was left under way 30 days ago" in run.words and "remediate_forget=true" in run.words
+    for name in ("node1", "node2"):
+        assert nodes[name].run("systemctl is-active nvidia-fabricmanager").stdout.strip() != "active", "nothing was done"
+    again = remediate("node1,node2", "driver", remediate_forget=True)
+    assert again.rc == 0, again.text[-3000:]
+    for name in ("node1", "node2"):
+        assert again.remedies(name) == [("fabric_start", True)] and last(nodes[name]) == ("fabric_start", "mended")
+        assert nodes[name].check_output("systemctl is-active nvidia-fabricmanager") == "active"
+        assert nodes[name].file(path + ".forgotten").exists
 
 
 def test_half_configured_packages_and_a_foreign_fabric_manager(nodes: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from fnmatch import fnmatchcase
 from typing import Any, Dict, List, Optional, Sequence
@@ -34,11 +36,13 @@ def collect(reader: Reader, options: Any) -> Dict[str, Any]:
     """Facts of this section; never raises for what the node answers."""
     unknown: Dict[str, str] = {}
     units = _units(reader, options, unknown)
+    state = _remediation(reader, unknown)
     return {
         "units": units,
         "processes": _processes(reader, unknown),
         "env_files": _env_files(reader, units or [], unknown),
-        "remediation": _remediation(reader, unknown),
+        "remediation": state,
+        "remediation_foreign": _foreign(reader, state),
         "unknown": unknown,
     }
 
@@ -49,6 +53,18 @@ def _remediation(reader: Reader, unknown: Dict[str, str]) -> Optional[str]:
     if content.text is None and content.error != "missing":
         unknown["remediation"] = "%s could not be read: %s" % (REMEDIATION, content.error)
     return content.text
+
+
+def _foreign(reader: Reader, state: Optional[str]) -> Optional[bool]:
+    """The state file names another machine, as on a cloned disk; None when that cannot be told. The machine's id itself is no fact."""
+    try:
+        machine = json.loads(state)["machine"] if state else None
+    except (ValueError, RecursionError, KeyError, TypeError):
+        machine = None
+    here = reader.probe("sha256", "/etc/machine-id") if isinstance(machine, str) and machine else None
+    if here is None or not isinstance(here.value, str):
+        return None
+    return here.value != hashlib.sha256((str(machine) + "\n").encode("utf-8", "replace")).hexdigest()
 
 
 def _units(reader: Reader, options: Any, unknown: Dict[str, str]) -> Optional[List[Dict[str, Any]]]:

@@ -35,6 +35,10 @@ class JournalError(ValueError):
     """The state file cannot be used; the message says why and what to do."""
 
 
+WAY_OUT = "look at %s and remove it, or run again with remediate_forget=true" % PATH
+FOREIGN = "The state file belongs to another machine; %s." % WAY_OUT
+
+
 class Kept(NamedTuple):
     """A file as it was before a remedy: `text` is None where it was not there."""
 
@@ -73,7 +77,7 @@ def parse(text: Optional[str], machine: str, now: float) -> Dict[str, Any]:
     """
     if text is None:
         return empty(machine)
-    remedy = "look at %s and remove it, or run again with remediate_forget=true" % PATH
+    remedy = WAY_OUT
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -81,7 +85,7 @@ def parse(text: Optional[str], machine: str, now: float) -> Dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise JournalError("The state file is of another kind or version; %s." % remedy)
     if machine and found.get("machine") != machine:
-        raise JournalError("The state file belongs to another machine; %s." % remedy)
+        raise JournalError(FOREIGN)
     entries = found.get("history")
     current = found.get("current")
     if not isinstance(entries, list) or not all(_sound(entry) and entry.get("outcome") in OUTCOMES for entry in entries):

@@ -58,7 +58,7 @@ def test_a_costume_fills_every_key_of_the_contract(hardware: str, section: str) 
     assert facts["unknown"] == {}
     # What a healthy node does not have: another engine, an asked-for probe, weights, a remediation.
     absent = {key for key, value in facts.items() if value is None}
-    assert absent <= {"podman", "probe", "weights", "remediation"}
+    assert absent <= {"podman", "probe", "weights", "remediation", "remediation_foreign"}
 
 
 def test_the_four_sections_fit_in_a_third_of_what_a_node_may_take() -> None:

@@ -335,3 +335,21 @@ def test_a_comm_may_hold_parentheses_and_blanks() -> None:
     found = processes.parse_stat("7 (a) S (b c) D 1 7 7 0 -1 4194304 1 2 3 4 10 20 0 0 20 0 1 0 555 0 0")
     assert found is not None and (found.comm, found.state, found.ppid, found.cpu, found.started) == ("a) S (b c", "D", 1, 30, 555)
     assert processes.parse_stat("7 (a) S") is None
+
+
+# -- the state file of a remediation -------------------------------------------------------------------------------
+@pytest.mark.parametrize(("text", "machine", "expected"), [
+    ('{"machine": "0123abcd"}', "0123abcd", False),
+    ('{"machine": "0123abcd"}', "ffff0000", True),
+    ('{"machine": ""}', "0123abcd", None),
+    ('{"machine": 3}', "0123abcd", None),
+    ("[]", "0123abcd", None),
+    ("{", "0123abcd", None),
+    ('{"machine": "0123abcd"}', None, None),
+    (None, "0123abcd", None),
+])
+def test_a_state_file_of_another_machine_is_told(text: Any, machine: Any, expected: Any) -> None:
+    probes = {("sha256", "/etc/machine-id"): hashlib.sha256((machine + "\n").encode()).hexdigest()} if machine else {}
+    files = {service.REMEDIATION: text} if text is not None else {}
+    facts = service.collect(MemoryReader(files, {}, {}, probes), Options(units=()))
+    assert facts["remediation_foreign"] is expected and facts["remediation"] == text

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.inferops.vllm.plugins.plugin_utils.remediation import Request, unread
+from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
+from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
+from ansible_collections.inferops.vllm.plugins.module_utils.remedies import journal
+from ansible_collections.inferops.vllm.plugins.plugin_utils.remediation import Request, cases_of, interrupted, unread
+
+NOW = 1.8e9
 
 
 def finding(id: str, status: str, severity: str = "block", node: str = "a") -> dict[str, Any]:
@@ -26,3 +31,12 @@ def test_a_node_of_which_nothing_could_be_read_is_blind() -> None:
 
 def test_nothing_is_said_where_all_was_read_or_nothing_blocks() -> None:
     assert unread("a", [finding("driver.branch", "fail"), finding("gpu.throttle", "unknown", "warn")], Request()) == ({}, False)
+
+
+def test_a_state_file_of_another_machine_is_refused_and_nothing_of_it_is_gone_on_with() -> None:
+    entry = {"remedy": "memlock", "problems": [], "run": "r", "started": NOW - 60, "phase": "applying", "details": {}}
+    text = journal.render({"schema": journal.SCHEMA, "machine": "m", "current": entry, "history": []})
+    for foreign, refused in ((True, journal.FOREIGN), (False, ""), (None, "")):
+        node = Node("a", {"service": {"remediation": text, "remediation_foreign": foreign}}, {})
+        case = cases_of([node], resolve({}, []), [], Request(), {}, {}, NOW)[0]
+        assert case.refused == refused and bool(interrupted(node, NOW)) is not bool(refused)
