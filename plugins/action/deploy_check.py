@@ -41,7 +41,8 @@ class ActionModule(ActionBase):
                 wanted["names"] = list(dict.fromkeys(wanted["names"] + [str(name) for name in hostvars[node].get("preflight_names") or []]))
             else:
                 prepare.refuse_recorded(node, recorded)
-                wanted = {"service": args["service"], "earlier": args["earlier"]}
+                # A router may be the second name of a machine that has a rank, too.
+                wanted = {"service": args["service"] or prepare.service_by_groups(hostvars[node].get("group_names") or []), "earlier": args["earlier"]}
         except (prepare.Refused, ValueError) as exc:
             raise AnsibleActionFail(str(exc)) from None
         result.update(self._execute_module(module_name="inferops.vllm.deploy_check", module_args=dict(wanted, timeout=args["timeout"]), task_vars=variables))

@@ -40,10 +40,31 @@ def test_a_refused_plan_ends_before_a_node_is_looked_at(deploy, inventory):
     assert run.rc == 2 and "PLAN REFUSED" in run.text and "Refuse what cannot work" not in run.text, run.text
 
 
-def test_two_heads_are_refused(deploy, inventory):
-    run = deploy(inventory({"a": {"vllm_host_ip": "10.0.0.1", "vllm_role": "head"}, "b": {"vllm_host_ip": "10.0.0.2", "vllm_role": "head"}}, **WORDS),
-                 "-e", "plan_read_nodes=false")
-    assert run.rc == 2 and "Refuse what cannot work" not in run.text and "head" in run.text
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    ({"vllm_role": "head"}, {"vllm_role": "head"}, "vllm_nodes has 2 heads"), ({"vllm_role": "worker"}, {"vllm_role": "worker"}, "vllm_nodes has no head"),
+    ({"vllm_rank": 1}, {"vllm_rank": 1}, "rank 1 is given to 2 hosts"), ({"vllm_host_ip": "no-such-host.invalid"}, {}, "does not resolve"),
+    ({"vllm_host_ip": "10.0.0.2"}, {}, "10.0.0.2"), ({}, {"vllm_interface": "eth0; reboot"}, "no name of an interface"),
+])
+def test_an_inventory_that_contradicts_itself_touches_no_node(deploy, inventory, first, second, expected):
+    nodes = {"a": {**CLOSED, "vllm_host_ip": "10.0.0.1", **first}, "b": {**CLOSED, "vllm_host_ip": "10.0.0.2", **second}}
+    run = deploy(inventory(nodes, **WORDS), "-e", "plan_read_nodes=false")
+    assert run.rc == 2 and expected in " ".join(run.text.split()) and "Traceback" not in run.text, run.text[-2000:]
+    assert "Refuse what cannot work" not in run.text and "UNREACHABLE" not in run.text
+
+
+def test_an_interface_that_the_node_does_not_have_touches_no_node(deploy, inventory):
+    run = deploy(inventory({"a": b300(1), "b": b300(2)}, vllm_interface="ib7", **WORDS))
+    assert run.rc == 2 and "a has no interface ib7" in " ".join(run.text.split()) and "Refuse what cannot work" not in run.text
+
+
+def test_names_that_do_not_resolve_between_nodes_are_refused_on_the_live_node(deploy, inventory):
+    """The controller knows the addresses, the node does not know the names: only the node can tell."""
+    node = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}", "vllm_host_ip": "127.0.0.1"}
+    names = ["no-such-node-1.invalid", "no-such-node-2.invalid"]
+    run = deploy(inventory({"a": node}, **dict(CPU, preflight_names=names)), "-e", "plan_read_nodes=false")
+    text = " ".join(run.text.split())
+    assert run.rc == 2 and all("%s does not resolve" % name in text for name in names), run.text[-2000:]
+    assert "image :" not in run.text and "service :" not in run.text and "PLAY [Switch" not in run.text
 
 
 def test_a_plan_with_an_unknown_interface_is_refused(deploy, inventory):

@@ -8,7 +8,8 @@ from typing import Any, Collection, Dict, List, Mapping, Sequence, Union
 from urllib.parse import urlsplit
 
 from ..checks.wording import listed, short
-from .names import service_of
+from ..plan.groups import NODE_GROUPS
+from .names import ROUTER, SERVICE, service_of
 
 Plan = Mapping[str, Any]
 
@@ -111,6 +112,12 @@ def wanted(plan: Plan, node: str, declared: Collection[str] = ()) -> Dict[str, A
         "service": service_of(entry["role"]), "source": entry["address"] if peers else "", "peers": peers, "ports": ports,
         "names": [name for name in others if name not in declared], "engine": program(entry),
     }
+
+
+def service_by_groups(groups: Collection[str]) -> str:
+    """The service that a host has by its groups, empty when they do not tell."""
+    router, rank = "vllm_router" in groups, bool(set(NODE_GROUPS) & set(groups))
+    return "" if router == rank else ROUTER if router else SERVICE
 
 
 def program(entry: Mapping[str, Any]) -> str:

@@ -70,3 +70,10 @@ def test_an_engine_on_one_node_asks_for_no_peer() -> None:
 def test_pools_ask_for_each_other() -> None:
     made = plan(engines=[{"name": "p", "pool": "prefill", "nodes": ["a"]}, {"name": "d", "pool": "decode", "nodes": ["b"]}])
     assert [peer["name"] for peer in prepare.wanted(made, "a")["peers"]] == ["b"]
+
+
+@pytest.mark.parametrize(("groups", "service"), [
+    (["vllm_router"], "vllm-router"), (["all", "vllm_decode"], "vllm"), (["vllm_nodes", "vllm_prefill"], "vllm"), (["vllm_nodes", "vllm_router"], ""), ([], ""),
+])
+def test_a_second_name_of_a_machine_has_a_service_of_its_own(groups, service):
+    assert prepare.service_by_groups(groups) == service
