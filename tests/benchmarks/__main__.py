@@ -80,8 +80,9 @@ def preflight_200() -> None:
 def remediate_200() -> None:
     """`remediate --check` of 200 healthy recorded nodes against their preflight, same forks, three interleaved pairs, medians.
 
-    BENCH_NODES takes fewer where the machine is busy.
+    BENCH_NODES takes fewer nodes, BENCH_PAIRS fewer pairs where the machine is busy.
     """
+    pairs = int(os.environ.get("BENCH_PAIRS", "3"))
     count = int(os.environ.get("BENCH_NODES", "200"))
     roots = sorted(str(path) for path in (ROOT / "inventories" / "recorded").glob("b300-01"))
     hosts = {
@@ -93,7 +94,7 @@ def remediate_200() -> None:
         inventory.write_text(yaml.safe_dump({"vllm_nodes": {"hosts": hosts}}))
         walls: Dict[str, List[float]] = {"preflight": [], "remediate": []}
         cpus: Dict[str, List[float]] = {"preflight": [], "remediate": []}
-        for _pair in range(3):
+        for _pair in range(pairs):
             for name, argv in (
                 ("preflight", ("-e", "preflight_fail_on=never", "-e", "preflight_report_dir=%s/reports" % folder)),
                 ("remediate", ("--check", "-e", "remediate_report_dir=%s/reports" % folder)),
@@ -103,8 +104,8 @@ def remediate_200() -> None:
                     sys.exit("%s failed:\n%s%s" % (name, done.stdout[-2000:], done.stderr[-2000:]))
                 walls[name].append(wall)
                 cpus[name].append(cpu)
-        middle = {name: sorted(values)[1] for name, values in walls.items()}
-        spent = {name: sorted(values)[1] for name, values in cpus.items()}
+        middle = {name: sorted(values)[pairs // 2] for name, values in walls.items()}
+        spent = {name: sorted(values)[pairs // 2] for name, values in cpus.items()}
         line("remediate --check of %d nodes / preflight" % count, middle["remediate"] / middle["preflight"], 1.3, "x",
              "wall %.1f s / %.1f s, CPU %.1f s / %.1f s" % (middle["remediate"], middle["preflight"], spent["remediate"], spent["preflight"]))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Three seeds of the chaos test, others every day: what dies in the middle of a driver remediation, and what the next run makes of it.
 
-Asked for with `pytest -m lab tests/unit/lab/test_chaos_running.py` (root; about two minutes a seed on an idle machine, more on a virtual
-machine). `make test-chaos` runs all twenty.
+Asked for with `pytest -m lab tests/unit/lab/test_chaos_running.py` (root; about two minutes a seed on an idle machine). `make test-chaos` runs all
+twenty, also those of a virtual machine.
 """
 
 from __future__ import annotations
