@@ -93,7 +93,6 @@ def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("remediation")
     try:
         lab.up(settings, [settings.container_node(1), settings.container_node(2)], [], True, print)
-        costume.dress(settings, "node1", "b300", ["errno_524"])
         one = Lab(settings, folder)
         checkpoint.write(folder / "tiny")
         copied = one.ansible("ansible", "vllm_nodes", "-m", "ansible.builtin.copy", "-a", f"src={folder}/tiny/ dest=/var/lib/vllm/tiny/ mode=preserve")
@@ -125,6 +124,8 @@ def test_settings_that_drifted_are_written_again_and_the_service_is_proven(repli
 
 
 def test_errno_524_turns_dma_buf_off_where_peermem_is_loaded(replicas: Lab) -> None:
+    # Deployed for processors, and dressed afterwards: the plan would refuse the costume.
+    costume.dress(replicas.settings, "node1", "b300", ["errno_524"])
     before = replicas.start("node2")
     failed = {"failed": True, "class": "rdma_registration", "first_failure": {"node": "node1", "text": "mlx5dv_reg_dmabuf_mr failed with errno 524"}}
     run = replicas.remediate(remediate_diagnosis={"schema": "inferops.vllm/diagnosis/1", "cases": [failed]}, remediate_areas=["gpudirect"])
