@@ -45,6 +45,16 @@ def test_a_recorded_node_is_never_changed(playbook, inventory, tmp_path) -> None
     assert run.rc == 2
     assert document["rounds"] == [] and document["outcome"] == "left"
     assert "still to do: driver.branch" in run.text
+    assert "These facts are a recording; a recorded node cannot be changed." in " ".join(run.text.split())
+    assert document["proof"]["verdict"] == "none"
+
+
+def test_a_remedy_by_name_changes_no_recorded_node_either(playbook, inventory, tmp_path) -> None:
+    hosts = inventory({"sound": b300()}, vllm_hardware="b300")
+    run, document = remediate(playbook, hosts, tmp_path / "r", "-e", '{"remediate_allow": ["driver", "reboot", "kill"], "remediate_remedy": "memlock"}')
+    step = document["nodes"]["sound"]["steps"][0]
+    assert (step["kind"], step["remedy"]) == ("forbidden", "memlock") and "These facts are a recording" in step["why"]
+    assert document["rounds"] == [] and "changed=0" in run.text.split("PLAY RECAP")[1]
 
 
 def test_one_area_alone(playbook, inventory, tmp_path) -> None:
@@ -71,6 +81,9 @@ def test_a_diagnosis_is_a_fault_as_well(playbook, inventory, tmp_path) -> None:
     ("given", "said"),
     [
         ({"remediate_allow": ["everything"]}, "remediate_allow"),
+        ({"remediate_allow": "driver, sudo"}, "remediate_allow: 'sudo' is not one of reboot, kill, driver"),
+        ({"remediate_verify": ["stability"]}, "remediate_verify: 'stability' is not one of start, request, prefix"),
+        ({"remediate_budget": "many"}, "remediate_budget: 'many' leaves nothing"),
         ({"remediate_remedy": "format_disk"}, "remediate_remedy: 'format_disk' is not one of"),
         ({"remediate_budget": 0}, "remediate_budget: 0 leaves nothing"),
         ({"remediate_max_nodes": -1}, "remediate_max_nodes: -1 leaves nothing"),
