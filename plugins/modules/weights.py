@@ -57,6 +57,7 @@ options:
     description:
       - V(write) reads all files once and writes their SHA-256 beside them, V(verify) reads all files and compares; both take as long as
         reading them does.
+      - A file whose sum is another is named, and brought again where O(source) allows it: from O(from) or the hub.
       - In the layout of the hub's cache V(verify) needs no V(write), since large files are named by their sum there.
     type: str
     choices: ["no", write, verify]
@@ -82,6 +83,10 @@ options:
       - Variables for the download, such as C(HF_ENDPOINT) or C(HTTPS_PROXY). No secrets.
     type: dict
     default: {}
+  ca_file:
+    description:
+      - PEM file on the node with the authorities that TLS to the hub, a mirror of it, or a proxy is held against, instead of those of the image.
+    type: path
   workers:
     description:
       - Files that are downloaded or read at a time.
@@ -240,6 +245,7 @@ def main() -> None:
             "engine": {"type": "str", "choices": ["docker", "podman"], "default": "docker"},
             "hf_token": {"type": "str", "default": "", "no_log": True},
             "environment": {"type": "dict", "default": {}},
+            "ca_file": {"type": "path"},
             "workers": {"type": "int", "default": 8},
             "background": {"type": "bool", "default": False},
             "job": {"type": "str", "default": ""},
@@ -258,7 +264,7 @@ def main() -> None:
         wanted = ensure.check(ensure.Wanted(
             params["model"], params["path"], params["revision"], params["source"], params["from"] or "", params["repository"], params["mount"] or "",
             params["checksums"], params["engine"], params["image"], params["hf_token"],
-            {str(name): str(value) for name, value in params["environment"].items()}, max(1, min(64, params["workers"]))))
+            {str(name): str(value) for name, value in params["environment"].items()}, max(1, min(64, params["workers"])), params["ca_file"] or ""))
     except WeightsProblem as exc:
         module.fail_json(msg=str(exc), kind=exc.kind)
     result = work(wanted, jobs.quiet, dry=module.check_mode, quick=params["background"])

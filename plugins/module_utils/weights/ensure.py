@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..jobs import Tell
 from . import copying, hub
 from .checkpoint import MARKER, SUMS, Found, Mark, look, mark_text, parse_mark, summary
+from .hub_script import BEGUN
 from .place import (
     COMMIT,
     Lock,
@@ -32,6 +33,7 @@ from .place import (
 
 STATE = "/var/lib/inferops-vllm/weights"
 """Marks of folders that this node may not write into."""
+ANOTHER = " has another sum"
 
 
 class Wanted(NamedTuple):
@@ -50,6 +52,7 @@ class Wanted(NamedTuple):
         token: HF_TOKEN.
         environment: more variables of the download.
         workers: files at a time.
+        authorities: PEM file with the authorities that TLS to the hub is held against.
     """
 
     model: str
@@ -65,6 +68,7 @@ class Wanted(NamedTuple):
     token: str = ""
     environment: Mapping[str, str] = {}
     workers: int = 8
+    authorities: str = ""
 
 
 def check(wanted: Wanted) -> Wanted:
@@ -79,6 +83,8 @@ def check(wanted: Wanted) -> Wanted:
         raise WeightsProblem("source: copy needs the folder or archive in `from`", "words")
     if wanted.mirror and not wanted.mirror.startswith("/"):
         raise WeightsProblem("from: %r is no absolute path" % wanted.mirror[:80], "words")
+    if wanted.authorities and not wanted.authorities.startswith("/"):
+        raise WeightsProblem("ca_file: %r is no absolute path" % wanted.authorities[:80], "words")
     if wanted.source == "download" and wanted.model.startswith("/") and not wanted.repository:
         raise WeightsProblem("source: a download into %s needs `repository`, the id of the model" % wanted.model, "words")
     return wanted._replace(model=_plain(wanted.model) if wanted.model.startswith("/") else wanted.model, home=_plain(wanted.home))
@@ -112,6 +118,7 @@ class _Run:
         self.steps: List[str] = []
         self.notes: List[str] = []
         self.verified = 0
+        self.renewed = False
 
     def run(self, quick: bool) -> Dict[str, Any]:
         wanted = self.wanted
@@ -169,12 +176,13 @@ class _Run:
         work = self._sums_work(folder, found, mark)
         if work and quick and not self.dry:
             return {"long": True}
+        wrong = [] if (self.dry and work == "verify") or not work else self._sums(folder, found, work)
+        if wrong:
+            return self._renew(folder, wrong)
         fresh = mark.files != found.files
         if fresh:
             self.steps.append("%s %d files with %s bytes in %s" % (
                 "would mark" if self.dry else "marked", len(found.files), "{:,}".format(found.bytes), folder))
-        if work and not (self.dry and work == "verify"):
-            self._sums(folder, found, work)
         if fresh and not self.dry:
             self._save(folder, Mark(wanted.repository or ("" if wanted.model.startswith("/") else wanted.model), revision, found.files))
         return self._result(folder, found, True, revision)
@@ -198,12 +206,13 @@ class _Run:
             return "write" if set(known) != set(found.files) or mark.files != found.files else ""
         return "verify" if self.wanted.checksums == "verify" else ""
 
-    def _sums(self, folder: str, found: Found, work: str) -> None:
+    def _sums(self, folder: str, found: Found, work: str) -> List[str]:
+        """Write the sums, or hold the files against them; returns one phrase for each file that is not what it should be."""
         names = sorted(found.files)
         if work == "write":
             self.steps.append("%s sums of %d files" % ("would write" if self.dry else "wrote", len(names)))
             if self.dry:
-                return
+                return []
             known = {}
         else:
             known = {**copying.blob_sums(folder, names), **copying.parse_sums(read_text(self._sums_path(folder)))}
@@ -213,20 +222,38 @@ class _Run:
         sizes = {name: stamp[0] for name, stamp in found.files.items()}
         table = copying.sums(folder, names, sizes, self.tell, self.wanted.workers)
         if work == "verify":
-            wrong = ["%s has another sum" % name for name in names if table[name] != known[name]]
+            wrong = [name + ANOTHER for name in names if table[name] != known[name]]
             wrong += ["%s is missing" % name for name in sorted(known) if name not in found.files]
             if wrong:
-                raise WeightsProblem("%s: %s" % (folder, summary(Found({}, 0, wrong, 0))), "sums")
+                return wrong
             self.verified = len(names)
             if len(names) < len(found.files):
                 self.notes.append("%s: there is no sum for %d of %d files" % (folder, len(found.files) - len(names), len(found.files)))
-            return
+            return []
         text = copying.sums_text(table)
         try:
             write_text(os.path.join(folder, SUMS), text)
         except OSError:
             os.makedirs(self.state, mode=0o755, exist_ok=True)
             write_text(self._own_mark(folder)[:-5] + ".sha256", text)
+        return []
+
+    def _renew(self, folder: str, wrong: List[str]) -> Dict[str, Any]:
+        """Bring files again whose sums are not what they should be: once, and only where weights may be brought at all."""
+        trouble = WeightsProblem("%s: %s" % (folder, summary(Found({}, 0, wrong, 0))), "sums")
+        if self.renewed or self.wanted.source == "present":
+            raise trouble
+        try:
+            how = self._how(folder, None)
+        except WeightsProblem:
+            raise trouble from None
+        self.renewed = True
+        self.steps.append("took away %s" % ", ".join(wrong[:20]))
+        folder = self._bring(how, [phrase[:-len(ANOTHER)] for phrase in wrong if phrase.endswith(ANOTHER)])
+        found = look(folder, {})
+        if not found.whole:
+            raise WeightsProblem("%s: after the %s the weights are still not whole: %s" % (folder, how.split(" ")[0], summary(found)), "incomplete")
+        return self._there(folder, found, self._mark(folder), False)
 
     # -- bringing -----------------------------------------------------------------------------------------
     def _how(self, folder: str, found: Optional[Found]) -> str:
@@ -245,6 +272,8 @@ class _Run:
                 raise WeightsProblem("%s holds revision %s, not %s" % (where, self._mark(folder).revision, wanted.revision), "revision")
             raise WeightsProblem("%s: no weights are there%s" % (where, "" if wanted.source == "present" else "; name where they come from (weights_from, "
                                  "or weights_repository for a download)"), "absent")
+        if wanted.authorities and not os.path.isfile(wanted.authorities):
+            raise WeightsProblem("ca_file: there is no file %s on this node" % wanted.authorities, "words")
         if not wanted.image:
             raise WeightsProblem("image: a download of %s runs in the image of the service; name it" % model, "words")
         return "download %s %s" % (model, wanted.revision or "(no revision)")
@@ -252,11 +281,12 @@ class _Run:
     def _model(self) -> str:
         return self.wanted.repository or ("" if self.wanted.model.startswith("/") else self.wanted.model)
 
-    def _bring(self, how: str) -> str:
+    def _bring(self, how: str, damaged: Sequence[str] = ()) -> str:
+        """Copy or download, one node at a time; files in `damaged` are taken away before. Returns the folder."""
         wanted = self.wanted
         source = hub.Source(
             wanted.engine, wanted.image, self._model(), wanted.revision, wanted.home, wanted.model if wanted.model.startswith("/") else "", wanted.token,
-            wanted.environment, wanted.workers)
+            wanted.environment, wanted.workers, wanted.authorities)
         download = how.startswith("download")
         if download and not COMMIT.match(wanted.revision):
             told = hub.ask(source, lambda: self.tell("weights: asking the hub for the revision", 0, 0))
@@ -275,6 +305,10 @@ class _Run:
             self.tell(what, done, total)
 
         try:
+            for name in damaged:
+                for path in (os.path.realpath(os.path.join(self._folder(), name)), os.path.join(self._folder(), name)):
+                    if os.path.lexists(path):
+                        os.unlink(path)
             if download:
                 self._download(source, top, tell)
             else:
@@ -308,7 +342,7 @@ class _Run:
         where = source.folder or hub_folder(source.home, source.model)
         total = sum(told.files.values())
         # Other revisions in the same cache share blobs; what is there counts at most once.
-        need(total, min(total, stored(where)), len(told.files), space(top), top)
+        need(total, min(total, stored(where, BEGUN)), len(told.files), space(top), top)
 
         def progress() -> int:
             there = stored(where)

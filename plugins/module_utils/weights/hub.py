@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A download by huggingface_hub in the official image, so that a node needs no Python packages of its own.
 
-It resumes: files that are there are kept, begun ones go on (https://huggingface.co/docs/huggingface_hub/guides/download).
+It resumes: files that are there are kept, begun ones go on from their last byte (hub_script.py).
 """
 
 from __future__ import annotations
@@ -18,39 +18,25 @@ import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..images.trouble import scrub
+from .hub_script import SCRIPT
 from .place import COMMIT, WeightsProblem, gigabytes, space
 
 RUN = "/run/inferops-vllm"
 CONTAINER = "inferops-vllm-weights"
+AUTHORITIES = "/run/inferops-vllm-authorities.pem"
+"""Where a container finds them."""
 ASK_SECONDS = 180.0
 SILENCE = 1800.0
 """Seconds without one more byte after which a download is given up."""
-_SCRIPT = r"""
-import json, os, sys
-from huggingface_hub import HfApi, snapshot_download
-model, revision, local = os.environ["W_MODEL"], os.environ["W_REVISION"] or None, os.environ["W_FOLDER"] or None
-try:
-    if os.environ["W_ASK"]:
-        found = HfApi().model_info(model, revision=revision, files_metadata=True)
-        print("TOLD " + json.dumps({"sha": found.sha, "files": {one.rfilename: one.size or 0 for one in found.siblings}}))
-    else:
-        snapshot_download(model, revision=revision, local_dir=local, max_workers=int(os.environ["W_WORKERS"]))
-except Exception as exc:
-    cause, chain = exc, []
-    while cause is not None and len(chain) < 6:
-        chain.append("%s: %s" % (type(cause).__name__, " ".join(str(cause).split())[:400]))
-        cause = cause.__cause__ or cause.__context__
-    print("PROBLEM " + " | ".join(chain))
-    sys.exit(3)
-"""
 _SIGNS: Sequence[Tuple[str, str, str]] = (
+    ("sums", r"OSError: checksum: ", "what the hub sent is not what it tells of; run it again, and look at the mirror or proxy between if it stays so"),
     ("disk_full", r"no space left on device|disk quota exceeded|\[Errno 28\]",
      "the disk is full%(free)s; what is there stays, and the next run goes on from it"),
-    ("gated", r"GatedRepoError|gated repo", "the model is gated: the owner of the token has to accept its terms first"),
+    ("gated", r"GatedRepoError|cannot access gated repo", "the model is gated: the owner of the token has to accept its terms first"),
     ("revision", r"RevisionNotFoundError", "the repository has no revision %(revision)s"),
     ("credentials", r"\b401\b|\b403\b|Invalid (?:user|username)|invalid token", "the hub refused %(login)s"),
     ("absent", r"RepositoryNotFoundError|\b404\b", "the hub has no such model, or it is private%(private)s"),
-    ("tls", r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError", "TLS to the hub was refused: its certificate is not trusted in the image"),
+    ("tls", r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError", "TLS to the hub was refused: its certificate is not trusted in the image%(trust)s"),
     ("unreachable", r"ConnectionError|ConnectError|ConnectTimeout|ReadTimeout|Connection refused|Name or service not known|Temporary failure|NetworkError|"
                     r"Max retries|unreachable|LocalEntryNotFoundError|OfflineModeIsEnabled|ProxyError", "the hub cannot be reached from this node"),
     ("image", r"No module named|unable to find image|no such image|image not known|executable file not found", "the image %(image)s cannot run the download"),
@@ -71,6 +57,7 @@ class Source(NamedTuple):
         token: HF_TOKEN, may be empty.
         environment: more variables (HF_ENDPOINT, proxies), no secrets.
         workers: files at a time.
+        authorities: PEM file on the node with the authorities that TLS is held against; empty for those of the image.
     """
 
     engine: str
@@ -82,6 +69,7 @@ class Source(NamedTuple):
     token: str
     environment: Mapping[str, str]
     workers: int = 8
+    authorities: str = ""
 
 
 class Told(NamedTuple):
@@ -132,15 +120,18 @@ def command(source: Source, env_file: str) -> List[str]:
     made = [source.engine, "run", "--rm", "--pull", "never", "--name", CONTAINER, "--network", "host", "--env-file", env_file]
     for volume in volumes:
         made += ["--volume", "%s:%s" % (volume, volume)]
+    if source.authorities:
+        made += ["--volume", "%s:%s:ro" % (source.authorities, AUTHORITIES)]
     if source.engine == "podman":
         made += ["--security-opt", "label=disable"]
-    return made + ["--entrypoint", "python3", source.image, "-c", _SCRIPT]
+    return made + ["--entrypoint", "python3", source.image, "-c", SCRIPT]
 
 
 def _variables(source: Source, asking: bool) -> Dict[str, str]:
+    trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), AUTHORITIES) if source.authorities else {}
     made = {
         "HF_HOME": source.home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "60",
-        "HF_HUB_OFFLINE": "0", "NVIDIA_VISIBLE_DEVICES": "void", **{str(name): str(value) for name, value in source.environment.items()},
+        "HF_HUB_OFFLINE": "0", "NVIDIA_VISIBLE_DEVICES": "void", **trusted, **{str(name): str(value) for name, value in source.environment.items()},
         "W_MODEL": source.model, "W_REVISION": source.revision, "W_FOLDER": source.folder, "W_ASK": "1" if asking else "", "W_WORKERS": str(source.workers),
     }
     return {**made, "HF_TOKEN": source.token} if source.token else made
@@ -223,7 +214,8 @@ def problem(text: str, source: Source) -> WeightsProblem:
         free = ""
     words = {
         "free": free, "revision": source.revision, "image": source.image,
-        "login": "the token" if source.token else "a download without a token; give vllm_hf_token",
+        "login": "the token" if source.token else "a download without a token; give vllm_hf_token, and look at the name of the model",
+        "trust": ", nor by weights_ca_file" if source.authorities else "; give weights_ca_file",
         "private": "" if source.token else " and needs vllm_hf_token",
     }
     for kind, pattern, sentence in _SIGNS:

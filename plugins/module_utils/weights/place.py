@@ -258,8 +258,11 @@ def write_text(path: str, text: str) -> None:
         raise
 
 
-def stored(folder: str) -> int:
-    """Bytes that a download has brought so far below `folder`, finished or not; links count nothing. Never raises."""
+def stored(folder: str, kept: str = "") -> int:
+    """Bytes that a download has brought so far below `folder`, finished or not; links count nothing. Never raises.
+
+    With `kept` only those begun files count whose name ends so: those that go on, where others begin anew.
+    """
     size = 0
     for place, _folders, names in os.walk(folder):
         for name in names:
@@ -267,7 +270,7 @@ def stored(folder: str) -> int:
                 told = os.lstat(os.path.join(place, name))
             except OSError:
                 continue
-            if stat.S_ISREG(told.st_mode):
+            if stat.S_ISREG(told.st_mode) and (not kept or name.endswith(kept) or not name.endswith(".incomplete")):
                 # A file that is written out of order has holes.
                 size += min(told.st_size, told.st_blocks * 512) if name.endswith(".incomplete") else told.st_size
     return size

@@ -8,97 +8,22 @@ and image are in the cache). Does not touch a lab that is up already.
 from __future__ import annotations
 
 import base64
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.lab import costume, lab, machine, registry
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab import lab, machine, registry
+from tests.lab.played import Played
+from tests.lab.settings import Settings
 
-NODE = "node1"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WRONG = "wrong-Pw-7d1c2f"
-PLAY = """\
-- hosts: node1
-  gather_facts: false
-  vars:
-    vllm_image: "{{ lab_image }}"
-    vllm_registry: "{{ lab_registry }}"
-    vllm_registry_user: "{{ lab_registry_user }}"
-    vllm_registry_password: "{{ wrong_password | default(lookup('ansible.builtin.file', lab_registry_password_file)) }}"
-    vllm_registry_ca_file: "{{ lab_registry_ca_file }}"
-  roles: ["inferops.vllm.%s"]
-"""
-# Every process, every file below these, and the journal; the words to look for come on standard input.
-SEARCH = r"""
-import os, subprocess, sys
-words = [word.encode() for word in sys.stdin.read().split()]
-found = set()
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    for name in ("cmdline", "environ"):
-        try:
-            data = open("/proc/%s/%s" % (pid, name), "rb").read()
-        except OSError:
-            continue
-        if any(word in data for word in words):
-            found.add("process " + pid)
-for top in ("/etc", "/root", "/run", "/tmp", "/home", "/var/lib/inferops-vllm", "/var/log", "/var/tmp", "/usr/local"):
-    for folder, _names, names in os.walk(top):
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path) and any(word in open(path, "rb").read() for word in words):
-                found.add(path)
-log = subprocess.run(["journalctl", "--no-pager", "--quiet"], capture_output=True).stdout
-if any(word in log for word in words):
-    found.add("journal")
-print("\n".join(sorted(found)))
-"""
 
 pytestmark = pytest.mark.lab
 
 
-class Lab:
-    """One container node beside the registry."""
-
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self.settings, self.folder = settings, folder
-
-    def shell(self, command: str, data: bytes = b"") -> str:
-        return costume.run(self.settings, costume.find(self.settings, NODE), command, data).strip()
-
-    def play(self, role: str, *options: str, **variables: str) -> tuple[dict[str, Any], str]:
-        """Result of the role's task, and all that was printed."""
-        book = self.folder / f"{role}.yml"
-        book.write_text(PLAY % role)
-        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        program = Path(sys.executable).with_name("ansible-playbook")
-        argv = [str(program), "-i", str(self.settings.inventory), str(book), "-e", json.dumps(variables), "-vv", *options]
-        done = subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-        return {"rc": done.returncode, "changed": "changed=0 " not in done.stdout.rpartition("PLAY RECAP")[2]}, said
-
-    def fails(self, role: str, kind: str, *options: str, **variables: str) -> str:
-        result, said = self.play(role, *options, **variables)
-        assert result["rc"] == 2 and f'"kind": "{kind}"' in said, said[-3000:]
-        assert "Traceback" not in said
-        return said
-
-    def search(self, *words: str) -> list[str]:
-        """Where any of the words stands on the node: files, processes, journal."""
-        return self.shell("python3 -c '%s'" % SEARCH.replace("'", "'\\''"), " ".join(words).encode()).split("\n")
-
-    def forget(self) -> None:
-        self.shell("docker images -q --no-trunc | sort -u | xargs -r docker rmi -f; rm -f /var/lib/inferops-vllm/images.json")
-
-
 @pytest.fixture(scope="module")
-def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     if "lab" not in (request.config.getoption("-m") or ""):
         pytest.skip("boots a node and pulls an image for minutes: ask for it with -m lab")
     if reason := machine.obstacle():
@@ -108,12 +33,12 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("a lab is up already, which this would take down")
     try:
         lab.up(settings, [settings.container_node(1)], [], True, print)
-        yield Lab(settings, tmp_path_factory.mktemp("images"))
+        yield Played(settings, tmp_path_factory.mktemp("images"))
     finally:
         lab.down(settings, print)
 
 
-def test_no_fault_of_a_registry_leaves_more_than_a_sentence(node: Lab) -> None:
+def test_no_fault_of_a_registry_leaves_more_than_a_sentence(node: Played) -> None:
     node.forget()
     said = node.fails("image", "credentials", wrong_password=WRONG)
     assert WRONG not in said
@@ -129,7 +54,7 @@ def test_no_fault_of_a_registry_leaves_more_than_a_sentence(node: Lab) -> None:
     assert node.search(WRONG, base64.b64encode(f"lab:{WRONG}".encode()).decode()) == [""]
 
 
-def test_a_small_disk_is_told_before_and_a_full_one_after(node: Lab) -> None:
+def test_a_small_disk_is_told_before_and_a_full_one_after(node: Played) -> None:
     node.forget()
     config = '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "storage-driver": "overlay2", "data-root": "/mnt/small"}'
     node.shell(
@@ -147,7 +72,7 @@ def test_a_small_disk_is_told_before_and_a_full_one_after(node: Lab) -> None:
             "cp /root/daemon.json /etc/docker/daemon.json; systemctl start docker")
 
 
-def test_it_is_pulled_once_and_the_password_is_nowhere(node: Lab) -> None:
+def test_it_is_pulled_once_and_the_password_is_nowhere(node: Played) -> None:
     node.forget()
     result, said = node.play("image", "--check", "--diff")
     assert result["rc"] == 0 and "would pull" in said and node.shell("docker images -q") == ""
@@ -167,7 +92,7 @@ def test_it_is_pulled_once_and_the_password_is_nowhere(node: Lab) -> None:
     assert node.search(password) == ["/root/planted"]
 
 
-def test_an_archive_needs_no_network(node: Lab) -> None:
+def test_an_archive_needs_no_network(node: Played) -> None:
     node.play("image")
     identity = node.shell("docker images -q --no-trunc | head -n 1")
     node.shell(f"mkdir -p /srv && docker save {identity} -o /srv/image.tar")
@@ -185,7 +110,7 @@ def test_an_archive_needs_no_network(node: Lab) -> None:
         node.shell("rm /srv/image.tar")
 
 
-def test_weights_that_are_half_there_are_named_and_then_completed(node: Lab) -> None:
+def test_weights_that_are_half_there_are_named_and_then_completed(node: Played) -> None:
     node.play("image")
     node.shell(
         "rm -rf /srv/mirror /srv/k3 && c=$(docker create $(docker images -q | head -n 1)) && docker cp $c:/models-tiny /srv/mirror && docker rm $c && "

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.jobs import quiet
-from ansible_collections.inferops.vllm.plugins.module_utils.weights import checkpoint, copying, ensure, hub, place
+from ansible_collections.inferops.vllm.plugins.module_utils.weights import checkpoint, copying, ensure, hub, hub_script, place
 from ansible_collections.inferops.vllm.plugins.module_utils.weights.ensure import Wanted
 from ansible_collections.inferops.vllm.plugins.module_utils.weights.place import WeightsProblem
 
@@ -410,12 +410,52 @@ def test_a_download_that_left_something_out_is_named(run: Callable[..., dict[str
     assert run(**fake_hub.words())["changed"]
 
 
+def test_a_file_with_another_sum_is_brought_again(run: Callable[..., dict[str, Any]], fake_hub: Hub, tmp_path: Path) -> None:
+    words = fake_hub.words(model=str(tmp_path / "flat"), repository="o/n")
+    run(checksums="write", **words)
+    shard = next((tmp_path / "flat").glob("*.safetensors"))
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    kind, told = kind_of(run, checksums="verify", **dict(words, source="present"))
+    assert kind == "sums" and told.endswith("%s has another sum" % shard.name)
+    made = run(checksums="verify", **words)
+    assert made["steps"][0] == "took away %s has another sum" % shard.name and made["verified"] == made["files"] and shard.read_bytes() == data
+    # What is brought again and still has another sum is not brought a third time.
+    (fake_hub.source / shard.name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    (fake_hub.folder / "log").unlink()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert kind_of(run, checksums="verify", **words)[0] == "sums"
+    assert (fake_hub.folder / "log").read_text().count('"run"') == 2
+    # Without a way to bring them, the fault is told.
+    assert kind_of(run, model=str(tmp_path / "flat"), checksums="verify")[0] == "sums"
+
+
+def test_authorities_of_ones_own(run: Callable[..., dict[str, Any]], fake_hub: Hub, tmp_path: Path) -> None:
+    assert kind_of(run, **fake_hub.words(authorities="ca.pem")) == ("words", "ca_file: 'ca.pem' is no absolute path")
+    assert "there is no file" in kind_of(run, **fake_hub.words(authorities=str(tmp_path / "ca.pem")))[1]
+    (tmp_path / "ca.pem").write_text("x")
+    run(**fake_hub.words(authorities=str(tmp_path / "ca.pem")))
+    told = (fake_hub.folder / "log").read_text()
+    assert '"--volume", "%s:/run/inferops-vllm-authorities.pem:ro"' % (tmp_path / "ca.pem") in told
+    assert json.loads((fake_hub.folder / "seen-get").read_text())["env"]["SSL_CERT_FILE"] == "/run/inferops-vllm-authorities.pem"
+
+
+def test_begun_files_of_the_library_do_not_count(tmp_path: Path) -> None:
+    for name in ("a.inferops-vllm.incomplete", "b.0011aabb.incomplete", "c"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    assert place.stored(str(tmp_path)) == 3 * 4096 and place.stored(str(tmp_path), hub_script.BEGUN) == 2 * 4096
+
+
 @pytest.mark.parametrize(("said", "kind"), [
     ("OSError: [Errno 28] No space left on device", "disk_full"),
     ("GatedRepoError: 403 Client Error. Cannot access gated repo", "gated"),
     ("RevisionNotFoundError: 404 Client Error", "revision"),
     ("HfHubHTTPError: 401 Client Error: Unauthorized TOKEN", "credentials"),
     ("RepositoryNotFoundError: 404 Client Error", "absent"),
+    # The library's own words, which name gated repositories whatever the trouble is.
+    ("RepositoryNotFoundError: 401 Client Error. Repository Not Found for url: x. If you are trying to access a private or gated repo, make sure you are "
+     "authenticated", "credentials"),
+    ("OSError: checksum: model.safetensors came with another SHA-256 than the hub tells, so it was not kept", "sums"),
     ("ConnectError: [Errno 111] Connection refused", "unreachable"),
     ("LocalEntryNotFoundError: cannot find", "unreachable"),
     ("SSLError: CERTIFICATE_VERIFY_FAILED", "tls"),
