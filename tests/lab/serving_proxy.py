@@ -27,6 +27,8 @@ class Proxy(BaseHTTPRequestHandler):
     """Passes each request on over a connection of its own."""
 
     protocol_version = "HTTP/1.1"
+    # As servers of asyncio do: small writes go out at once.
+    disable_nagle_algorithm = True
     target = urllib.parse.urlsplit("http://127.0.0.1:8000")
     fault = "none"
 

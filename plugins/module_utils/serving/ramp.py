@@ -395,6 +395,7 @@ def run(target: Endpoint, servers: Sequence[Endpoint], settings: Settings, progr
         data["agents"] = agent_loop(target, known, settings, until)
         findings += judged_agents(data["agents"], where)
     data["headroom"] = headroom(settings, levels)
+    findings += judged_headroom(settings, data["headroom"], where)
     last = levels[-1] if levels else {}
     text = "%s streams: %s tokens/s, first token %s ms, between tokens %s ms (medians)" % (
         last.get("concurrency"), last.get("output_tps"), (last.get("ttft_ms") or {}).get("p50"), (last.get("itl_ms") or {}).get("p50"))
@@ -450,6 +451,20 @@ def headroom(settings: Settings, levels: Sequence[Mapping[str, Any]]) -> Dict[st
     if best > 0:
         found["throughput"] = round(at["output_tps"] / best, 3)
     return found
+
+
+def judged_headroom(settings: Settings, room: Mapping[str, Optional[float]], where: str) -> List[Dict[str, Any]]:
+    """What is left at the target, in words; nothing when it was not reached or nothing is known."""
+    parts = []
+    if room["kv"] is not None:
+        parts.append("%d %% of the KV cache" % round(100 * room["kv"]))
+    for name, word in (("ttft", "first token"), ("itl", "time between tokens")):
+        left = room[name]
+        if left is not None:
+            parts.append("%d %% of the bound of the %s" % (max(0, round(100 * left)), word))
+    if not parts:
+        return []
+    return [finding("concurrency.headroom", "info", "left at %d streams: %s" % (settings.concurrency, ", ".join(parts)), where=where)]
 
 
 def judged(settings: Settings, levels: Sequence[Mapping[str, Any]], out_of_time: bool, where: str) -> List[Dict[str, Any]]:

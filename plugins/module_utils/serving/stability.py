@@ -110,19 +110,21 @@ def left_behind(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
     return found + gpu_growth(name, before, after)
 
 
-def gpu_growth(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Finding]:
-    """GPU memory that is used more than before."""
+def gpu_growth(name: str, before: Mapping[str, Any], after: Mapping[str, Any], id: str = "stability.gpu_memory", grown: str = "fail") -> List[Finding]:
+    """GPU memory that is used more than before, as a finding `id` of status `grown` when it is much; a GPU that is gone always fails."""
     old, new = before.get("gpus"), after.get("gpus")
     if not old or not new:
         return []
     was = {g["index"]: g["used"] or 0 for g in old}
-    grown = {g["index"]: (g["used"] or 0) - was[g["index"]] for g in new if g["index"] in was}
+    more = {g["index"]: (g["used"] or 0) - was[g["index"]] for g in new if g["index"] in was}
     lost = sorted(set(was) - {g["index"] for g in new})
     if lost:
-        return [finding("stability.gpu_memory", "fail", "GPU %s is gone" % ", ".join(map(str, lost)), "all GPUs", where=name)]
-    most = max(grown.values() or [0])
+        return [finding(id, "fail", "GPU %s is gone" % ", ".join(map(str, lost)), "all GPUs", where=name)]
+    most = max(more.values() or [0])
     bad = most > GPU_FLOOR_MIB
-    return [finding("stability.gpu_memory", "fail" if bad else "pass", "at most %d MiB more than before" % most, "at most %d MiB" % GPU_FLOOR_MIB,
+    text = "%d to %d MiB used, %d to %d before; at most %d more" % (
+        min(g["used"] or 0 for g in new), max(g["used"] or 0 for g in new), min(was.values()), max(was.values()), most)
+    return [finding(id, grown if bad else "pass", text, "at most %d MiB more" % GPU_FLOOR_MIB,
                     "memory of a dead process stayed on the GPU, or the engine leaks" if bad else "", where=name)]
 
 

@@ -83,6 +83,11 @@ def number(value: Any, form: str = "%.1f") -> str:
     return form % value if isinstance(value, (int, float)) and not isinstance(value, bool) else "-"
 
 
+def share(value: Any) -> str:
+    """A share from 0 to 1 in percent, a dash for none."""
+    return number(100 * value, "%.0f %%") if isinstance(value, (int, float)) and not isinstance(value, bool) else "-"
+
+
 def _levels(document: Mapping[str, Any], width: int) -> List[Line]:
     lines: List[Line] = []
     for ramp in ramps(document):
@@ -90,12 +95,11 @@ def _levels(document: Mapping[str, Any], width: int) -> List[Line]:
         lines += [("", None), (cut(title, width), None)]
         lines.append(("  streams   tokens/s  first token ms p50/p95  between ms p50/p95   total ms p50/p95  errors  KV max", None))
         for lv in ramp["levels"]:
-            share = lv["kv_usage_max"]
             lines.append((cut("  %7d %10s %22s %19s %18s %7d %7s" % (
                 lv["concurrency"], number(lv["output_tps"]), "%s/%s" % (number(lv["ttft_ms"]["p50"]), number(lv["ttft_ms"]["p95"])),
                 "%s/%s" % (number(lv["itl_ms"]["p50"], "%.2f"), number(lv["itl_ms"]["p95"], "%.2f")),
                 "%s/%s" % (number(lv["e2e_ms"]["p50"]), number(lv["e2e_ms"]["p95"])), sum(lv["errors"].values()),
-                "-" if share is None else "%.0f %%" % (100 * share)), width), "red" if lv["over_budget"] else None))
+                share(lv["kv_usage_max"])), width), "red" if lv["over_budget"] else None))
     return lines
 
 

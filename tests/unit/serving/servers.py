@@ -92,6 +92,8 @@ class Handler(BaseHTTPRequestHandler):
     """The part of vLLM's API that the stages use."""
 
     protocol_version = "HTTP/1.1"
+    # As servers of asyncio do: small writes go out at once.
+    disable_nagle_algorithm = True
     state: State
 
     def log_message(self, *_args: Any) -> None:

@@ -107,6 +107,11 @@ def test_a_node_that_was_not_read_is_unknown() -> None:
 def test_a_node_that_cannot_be_read_after_a_stage_is_unknown_and_has_lost_no_process() -> None:
     assert aftermath("a", node(0), None, "request", [])[0]["status"] == "unknown"
     assert aftermath("a", None, node(0), "request", []) == []
+    assert aftermath("a", node(0), node(0), "concurrency", [])[-1] == result.finding(
+        "concurrency.gpu_memory", "pass", "100 to 100 MiB used, 100 to 100 before; at most 0 more", "at most 256 MiB more", where="a")
+    grown = dict(node(0), gpus=[{"index": 0, "used": 900, "total": 2000}])
+    assert aftermath("a", node(0), grown, "concurrency", [])[-1]["status"] == "warn"
+    assert aftermath("a", node(0), dict(node(0), gpus=[{"index": 7, "used": 1, "total": 2}]), "concurrency", [])[-1]["status"] == "fail"
     assert [f["id"] for f in aftermath("a", node(0), dict(node(0), pids={}), "request", []) if f["status"] == "fail"] == ["request.restart"]
 
 

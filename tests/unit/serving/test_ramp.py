@@ -126,6 +126,12 @@ def test_preemptions_are_named() -> None:
 def test_bounds_of_time_hold_or_fail() -> None:
     _found, by = stage(State(token_delay=0.02), ttft_ms=1.0, itl_ms=5000.0, concurrency=1)
     assert by["concurrency.ttft"]["status"] == "fail" and by["concurrency.itl"]["status"] == "pass"
+    room = by["concurrency.headroom"]["observed"]
+    assert "left at 1 streams: 50 % of the KV cache" in room and "% of the bound of the time between tokens" in room
+
+
+def test_no_headroom_is_told_of_a_target_that_was_not_reached() -> None:
+    assert "concurrency.headroom" not in stage(State(error_every=2))[1] and "concurrency.headroom" not in stage(State(metrics=lambda state: ""))[1]
 
 
 def test_time_that_is_up_is_not_verified() -> None:
