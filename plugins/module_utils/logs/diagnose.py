@@ -358,7 +358,7 @@ class _Case:
             if elsewhere[0]:
                 return elsewhere
         if not place and "NCCL" in hit.raw and row is not None:
-            return row.phase or "distributed_init", ""
+            return "distributed_init", ""
         if place in ("", "dependencies", "device_init") and row is not None and row.phase:
             return row.phase, stage
         if place in ("", "dependencies"):

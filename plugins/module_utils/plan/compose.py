@@ -168,8 +168,7 @@ class Composer:
                 if rank:
                     draft.flag("--headless", True, layer, "a worker serves no API")
 
-        # A model that is tried on CPUs is small and has no experts, which vLLM refuses to spread.
-        if strategy.expert and self.context.hardware != "cpu":
+        if strategy.expert:
             draft.flag("--enable-expert-parallel", True, layer, "experts are spread over the GPUs")
         if pool == "decode":
             draft.flag("--tensor-parallel-size", "1", layer, "a data parallel rank is one GPU")
