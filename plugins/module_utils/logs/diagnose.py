@@ -38,6 +38,9 @@ LATER = 300.0
 ZONES = 15 * 3600.0
 """The same where one of two logs has no zone: clocks differ by no more."""
 
+_BETWEEN = frozenset(("nccl_other", "nvlink", "rdma_path", "rdma_registration", "nvshmem", "rendezvous"))
+"""Classes of what happens between ranks: never in device_init, although vLLM's init_device also forms the groups."""
+
 _SURE = 7
 _LIKELY = 4
 
@@ -348,6 +351,8 @@ class _Case:
                 return self._serving(hit), hit.stage
             if hit.phase == "engine_init" and running:
                 return self._serving(hit), hit.stage
+            if hit.phase == "device_init" and hit.cls in _BETWEEN:
+                return "distributed_init", hit.stage
             return hit.phase, hit.stage
         if row is not None and row.how == "frames" and row.phase and not running:
             return row.phase, stage
@@ -358,7 +363,7 @@ class _Case:
             if elsewhere[0]:
                 return elsewhere
         if not place and "NCCL" in hit.raw and row is not None:
-            return "distributed_init", ""
+            return row.phase or "distributed_init", ""
         if place in ("", "dependencies", "device_init") and row is not None and row.phase:
             return row.phase, stage
         if place in ("", "dependencies"):

@@ -141,7 +141,7 @@ FRAMES: Tuple[Frames, ...] = (
     Frames(r"in (?:init_worker_distributed_environment|init_distributed_environment|init_process_group|ncclCommInitRank\w*|initialize_model_parallel|"
            r"ensure_model_parallel_initialized|init_model_parallel_group|stateless_init_\w+|_create_tcp_store|_create_c10d_store|"
            r"_new_process_group_helper|wait_for_engine_handshakes|startup_handshake|_perform_handshakes?|tcp_rendezvous_handler|"
-           r"_tcp_rendezvous_handler|_env_rendezvous_handler)\b|rendezvous\.py|pynccl(?:_wrapper)?\.py|deep_ep/buffer\.py",
+           r"_tcp_rendezvous_handler|_env_rendezvous_handler)\b|rendezvous\.py|pynccl(?:_wrapper)?\.py|symm_mem\.py|deep_ep/buffer\.py",
            "distributed_init", "group"),
     Frames(r"in (?:init_device|_lazy_init|set_device|_cuda_init|device_count|get_device_capability|get_device_name|check_if_supports_dtype|"
            r"request_memory|_check_capability|mem_get_info|_init_device)\b", "device_init", "device"),

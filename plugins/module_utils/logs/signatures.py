@@ -154,6 +154,8 @@ CAUSES: Dict[str, Cause] = {
     "nccl_nvls": Cause("nvlink", "Start once with NCCL_NVLS_ENABLE=0; if that works, mend the NVSwitch fabric (Fabric Manager, IMEX).", _REMEDIATE),
     "nccl_mnnvl": Cause("nvlink", "Set NCCL_MNNVL_ENABLE only inside one NVL72 domain with IMEX up and an IMEX channel in the container.", _REMEDIATE),
     "nccl_p2p": Cause("nvlink", "Check peer access between the GPUs (topology, IOMMU, ACS); NCCL_P2P_DISABLE=1 only to confirm.", _REMEDIATE),
+    "symmetric_memory": Cause(
+        "nvlink", "Start once with VLLM_ALLREDUCE_USE_SYMM_MEM=0; if that works, mend the NVSwitch fabric (Fabric Manager, IMEX).", _REMEDIATE),
     "nccl_shm": Cause("nccl_other", "Give the container enough shared memory (--ipc=host or --shm-size) and remove stale segments in /dev/shm.", _REMEDIATE),
     "nccl_version_bug": Cause("nccl_other", "Use an NCCL version without this fault (2.28.9 where 2.30.4 to 2.30.7 hang in NVLS).", _REMEDIATE),
     "nccl_mismatch": Cause("nccl_other", "Use the same image on every node: their NCCL versions differ.", _PREFLIGHT),
@@ -208,10 +210,11 @@ _ROWS: List[Signature] = []
 def rows() -> Tuple[Signature, ...]:
     """All rows, in the order in which they are tried: the first that matches a line decides what it is."""
     if not _ROWS:
-        from . import signatures_engine, signatures_host, signatures_network, signatures_roles
+        from . import signatures_engine, signatures_host, signatures_libraries, signatures_network, signatures_roles
         _ROWS.extend(signatures_roles.FIRST)
         _ROWS.extend(signatures_host.ROWS)
         _ROWS.extend(signatures_network.ROWS)
+        _ROWS.extend(signatures_libraries.ROWS)
         _ROWS.extend(signatures_engine.ROWS)
         _ROWS.extend(signatures_roles.LAST)
     return tuple(_ROWS)

@@ -197,10 +197,6 @@ FIRST: Tuple[Signature, ...] = (
         "sendBytes ok"),
     relay("tcpstore-frame", "waitForInput: ", "", "", _TORCH, "any", "[c10d] waitForInput: socket SocketImpl(fd=10) timed out after 45000ms", "wait for input"),
     relay(
-        "watchdog-timeout", "Watchdog caught collective operation timeout", "", "silent_worker_death", _TORCH, "any",
-        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600004 milliseconds "
-        "before timing out.", "Watchdog started"),
-    relay(
         "watchdog-terminated", "Process group watchdog thread terminated with exception", r"^(?!.*(?:CUDA error|CUDA out of memory))", "", _TORCH, "any",
         "[PG 0 Rank 3] Process group watchdog thread terminated with exception: NCCL timeout",
         "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access"),
@@ -227,7 +223,7 @@ FIRST: Tuple[Signature, ...] = (
         "nccl-aborted", "NCCL communicator was aborted", "", "nccl_unknown", _TORCH, "any", "NCCL communicator was aborted on rank 3.",
         "NCCL communicator ready"),
     relay(
-        "torchrun-failed", "returned non-zero exit status", "", "", _TORCH, "any",
+        "torchrun-failed", "returned non-zero exit status", r"^(?!.*(?:ptxas|nvcc|\bgcc|\bg\+\+|/cc'|clang|ninja))", "", _TORCH, "any",
         "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.", "exit status 0"),
     relay("child-failed", "ChildFailedError", "", "", _TORCH, "any", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "ChildProcess ok"),
     relay(

@@ -74,6 +74,7 @@ RAISED_IN: Tuple[Tuple[str, str, str], ...] = (
     (r"kv_offload|offloading(?:_connector)?\b|lmcache", "engine_bug", "kv_offload_connector_bug"),
     (r"nixl", "nixl", "nixl_transport"),
     (r"deep_ep|nvshmem", "nvshmem", "nvshmem_init"),
+    (r"_symmetric_memory|symm_mem\.py", "nvlink", "symmetric_memory"),
     (r"pynccl", "nccl_other", "nccl_unknown"),
     (r"flashinfer/jit|cpp_extension|triton/(?:backends|compiler|runtime/build)|tvm_ffi", "dependency", "jit_build_failure"),
     (r"safetensors|weight_utils", "weights", "weights_read_failure"),
