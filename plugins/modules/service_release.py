@@ -185,7 +185,7 @@ def main() -> None:
             given = release.secrets({"VLLM_API_KEY": params["api_key"], "HF_TOKEN": params["hf_token"]}, params["secrets"] or "")
             entry = release.checked(params["entry"], params["image"] or "")
             about = {"plan_sha256": params["plan_sha256"], "image_id": params["image_id"]}
-            answer = here.deploy(entry, given, about, state, params["enabled"], keep)
+            answer = here.deploy(entry, release.for_role(entry, given), about, state, params["enabled"], keep)
     except release.ReleaseError as exc:
         module.fail_json(msg=str(exc))
     for text in answer.warnings:

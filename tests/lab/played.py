@@ -63,7 +63,7 @@ class Played:
 
     def playbook(self, name: str, *options: str, **variables: Any) -> tuple[int, str]:
         """Exit status of a playbook of the collection over the lab, and all that was printed."""
-        done = self._start("inferops.vllm." + name, options, variables)
+        done = self.begin("inferops.vllm." + name, options, variables)
         said = done.communicate()[0]
         return done.returncode, said
 
@@ -71,9 +71,10 @@ class Played:
         """The role on its way, in a session of its own."""
         book = self.folder / f"{role}.yml"
         book.write_text(PLAY % role)
-        return self._start(str(book), ("-vv", *options), variables)
+        return self.begin(str(book), ("-vv", *options), variables)
 
-    def _start(self, book: str, options: Sequence[str], variables: dict[str, Any]) -> subprocess.Popen[str]:
+    def begin(self, book: str, options: Sequence[str], variables: dict[str, Any]) -> subprocess.Popen[str]:
+        """A playbook on its way over the lab, in a session of its own."""
         env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1"}
         program = Path(sys.executable).with_name("ansible-playbook")
         argv = [str(program), "-i", str(self.settings.inventory), book, "-e", json.dumps(variables), *options]

@@ -168,7 +168,8 @@ class Composer:
                 if rank:
                     draft.flag("--headless", True, layer, "a worker serves no API")
 
-        if strategy.expert:
+        # A model that is tried on CPUs is small and has no experts, which vLLM refuses to spread.
+        if strategy.expert and self.context.hardware != "cpu":
             draft.flag("--enable-expert-parallel", True, layer, "experts are spread over the GPUs")
         if pool == "decode":
             draft.flag("--tensor-parallel-size", "1", layer, "a data parallel rank is one GPU")
@@ -373,6 +374,8 @@ class Composer:
         if not self.words.router_image:
             self.notes.assume("%s: the router runs from a virtual environment (pip install vllm-router); set vllm_router_image for a container"
                               % node.name)
+        self.notes.warn("%s: the router asks clients for no key and sends its own to the pools, so whoever reaches port %d is served: keep it on a private "
+                        "network, or put a proxy that asks in front" % (node.name, recipe.PORTS["router"]))
         return {
             "role": "router", "rank": 0, "engine": "router", "argv": argv, "env": {}, "image": self.words.router_image,
             "container": ["--network", "host"] if self.words.router_image else [], "container_engine": self.words.container,

@@ -124,6 +124,17 @@ def secrets(given: Mapping[str, Optional[str]], text: str = "") -> Dict[str, str
     return made
 
 
+def for_role(entry: Entry, given: Mapping[str, str]) -> Dict[str, str]:
+    """The secrets that this role needs, by the names that its program reads.
+
+    vllm-router passes no client's key on to pools: it sends its own, from OPENAI_API_KEY (https://github.com/vllm-project/router, 0.1.17).
+    """
+    if entry["role"] != "router":
+        return dict(given)
+    made = {name: value for name, value in given.items() if name not in SECRET_NAMES}
+    return {"OPENAI_API_KEY": given["VLLM_API_KEY"], **made} if "VLLM_API_KEY" in given else made
+
+
 def items(entry: Entry, given: Mapping[str, str], agent: str, agent_unit: str) -> List[Item]:
     """Files of the release of a checked `entry`, and those that must not be there.
 

@@ -149,6 +149,14 @@ def test_pd_cluster_has_two_pools_and_a_router() -> None:
     assert not {"NCCL_MNNVL_ENABLE", "NCCL_NVLS_ENABLE", "UCX_NET_DEVICES", "NCCL_CUMEM_ENABLE"} & set(prefill["env"]) & set(decode["env"])
 
 
+def test_pools_on_cpus_spread_no_experts_and_the_router_is_warned_of() -> None:
+    plan = sound(pools(1, 1), hardware="cpu", strategy="pd_cluster", interconnect="none")
+    assert all("--enable-expert-parallel" not in entry["argv"] for entry in plan["nodes"].values())
+    assert any("the router asks clients for no key" in text for text in plan["warnings"])
+    there = sound(pools(1, 2), hardware="b300", strategy="pd_cluster", interconnect="rdma")
+    assert all("--enable-expert-parallel" in entry["argv"] for entry in there["nodes"].values() if entry["role"] != "router")
+
+
 def test_the_router_knows_the_prefill_head_and_every_decode_node() -> None:
     router = sound(pools(2, 2), hardware="b300", strategy="pd_cluster", interconnect="rdma")["nodes"]["n5"]
     assert router["argv"] == [

@@ -118,6 +118,14 @@ def test_another_rank_of_the_engine_changes_the_key() -> None:
     assert key(first) != key(other)
 
 
+def test_the_router_gets_the_key_by_the_name_that_it_reads() -> None:
+    given = {"VLLM_API_KEY": "k", "HF_TOKEN": "t", "PROXY_PASSWORD": "p"}
+    assert release.for_role({"role": "router"}, given) == {"OPENAI_API_KEY": "k", "PROXY_PASSWORD": "p"}
+    assert release.for_role({"role": "router"}, dict(given, OPENAI_API_KEY="own"))["OPENAI_API_KEY"] == "own"
+    assert release.for_role({"role": "router"}, {"HF_TOKEN": "t"}) == {}
+    assert release.for_role({"role": "decode"}, given) == given
+
+
 def test_a_record_holds_no_secret_and_no_agent() -> None:
     plan = sound(cluster(2), hardware="b300", strategy="multi_node_tp", interconnect="rdma", image=IMAGE, revision="abc")
     given = release.checked(plan["nodes"]["n1"])
