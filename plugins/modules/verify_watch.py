@@ -10,13 +10,14 @@ module: verify_watch
 short_description: Measure how long a service is away while one of its processes is restarted
 version_added: 0.2.0
 description:
-  - Sends small requests with two streams until one fails and then four in a row are right again, and returns how long that took and whether
-    any request had neither answer nor error.
+  - Sends small requests to every API server until one fails and then four in a row are right again at each that failed, and returns how
+    long that took and whether any request had neither answer nor error.
   - Meant to run in the background (C(async)) while M(inferops.vllm.verify_kill) ends a process.
 options:
-  endpoint:
-    description: URL to ask.
-    type: str
+  endpoints:
+    description: URLs of all API servers, and of the router when there is one; only the one whose engine lost a process shows it.
+    type: list
+    elements: str
     required: true
   model:
     description: Name under which the model is served.
@@ -74,7 +75,7 @@ author:
 EXAMPLES = r"""
 - name: Watch the service
   inferops.vllm.verify_watch:
-    endpoint: http://10.0.0.11:8000
+    endpoints: ["http://10.0.0.11:8000", "http://10.0.0.12:8000"]
     model: moonshotai/Kimi-K3
     limit: 900
   async: 1000
@@ -84,7 +85,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 event:
-  description: Seconds of the outage (null when it did not end in time, 0 when no request failed), hung requests, errors by kind.
+  description: Addresses that failed, seconds until all of them were right again (null when they were not), hung requests, errors by kind.
   returned: success
   type: dict
 """
@@ -99,7 +100,7 @@ def main() -> None:
     """Parse arguments, watch, return."""
     module = AnsibleModule(
         argument_spec={
-            "endpoint": {"type": "str", "required": True},
+            "endpoints": {"type": "list", "elements": "str", "required": True},
             "model": {"type": "str", "required": True},
             "limit": {"type": "float", "default": 600.0},
             "grace": {"type": "float", "default": 60.0},
@@ -117,12 +118,14 @@ def main() -> None:
     for name in ("limit", "grace", "request_seconds"):
         if not 0.5 <= params[name] <= 86400:
             module.fail_json(msg="%s: %s is outside 0.5 to 86400" % (name, params[name]))
+    if not params["endpoints"]:
+        module.fail_json(msg="endpoints: at least one URL is needed")
     try:
         key = read_key(params["api_key"] or "", params["api_key_file"] or "")
-        target = endpoint(params["endpoint"], key, params["ca_file"] or "", params["insecure"])
+        targets = [endpoint(url, key, params["ca_file"] or "", params["insecure"]) for url in dict.fromkeys(params["endpoints"])]
     except InputError as exc:
         module.fail_json(msg=str(exc))
-    found = watch.watch(target, params["model"], params["limit"], params["grace"], params["request_seconds"])
+    found = watch.watch(targets, params["model"], params["limit"], params["grace"], params["request_seconds"])
     module.exit_json(changed=False, event=watch.outcome(found, params["node"], params["what"]))
 
 

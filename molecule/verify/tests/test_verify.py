@@ -28,7 +28,8 @@ testinfra_hosts = ["local://"]
 ROOT = Path(os.environ["ANSIBLE_CONFIG"]).parent
 FOLDER = Path(os.environ["SCENARIO_FOLDER"])
 NODES = {"node1": "10.203.77.11", "node2": "10.203.77.12"}
-MODEL = "/var/lib/vllm/tiny"
+WEIGHTS = "/var/lib/vllm/tiny"
+MODEL = "moonshotai/Kimi-K3"
 QUICK = {"verify_concurrency": 4, "verify_level_seconds": 3, "verify_output_tokens": 32, "verify_input_tokens": 64, "verify_repeat": 2,
          "verify_request_seconds": 60}
 FIRST_THREE = ["start", "request", "prefix"]
@@ -151,7 +152,11 @@ def test_a_healthy_cluster_passes_all_five() -> None:
     assert rc == 0 and document["verdict"] == "passed"
     record = document["record"]
     assert record["plan_sha256"] and record["request_set"] and record["image_digest"] and record["vllm"] == ["0.32.0"]
-    assert document["stages"][2]["data"]["endpoints"][0]["verdict"] == "working"
+    assert [part["verdict"] for part in document["stages"][2]["data"]["endpoints"]] == ["working"] * 2
+    # Each replica went down and came back when its process was ended, and only it.
+    restarts = document["stages"][4]["data"]["restarts"]
+    assert [event["failed"] for event in restarts] == [[f"http://{NODES[name]}:8000"] for name in ("node2", "node1")]
+    assert all(event["seconds"] > 10 and event["hung"] == 0 for event in restarts)
 
 
 def test_a_baseline_compares() -> None:
@@ -164,7 +169,7 @@ def test_a_baseline_compares() -> None:
 @pytest.fixture(scope="class")
 def looping() -> Iterator[None]:
     """From here on vLLM on node2 starts, finds half of its weights, dies, and systemd starts it again."""
-    weights = "/var/lib/vllm/tiny/*.safetensors"
+    weights = f"{WEIGHTS}/*.safetensors"
     on("node2", f"for f in {weights}; do cp $f $f.whole; truncate --size=100000 $f; done; systemctl reset-failed vllm; systemctl restart --no-block vllm")
     yield
     on("node2", f"systemctl stop vllm; systemctl reset-failed vllm; for f in {weights}; do mv $f.whole $f; done")
@@ -227,7 +232,7 @@ def bad_server() -> Iterator[dict[str, Any]]:
     flags = ("--served-model-name K3 --enforce-eager --host 0.0.0.0 --port 8000 --no-enable-prefix-caching --max-num-seqs 3 --max-model-len 512 "
              "--num-gpu-blocks-override 6 --block-size 128 --enable-prompt-tokens-details")
     on("node2", "docker run -d --name bad --network host --ipc host -v /var/lib/vllm:/var/lib/vllm -e VLLM_CPU_KVCACHE_SPACE=1 -e HF_HUB_OFFLINE=1 "
-                f"-e VLLM_API_KEY=sesame-1234 {image} {MODEL} {flags}")
+                f"-e VLLM_API_KEY=sesame-1234 {image} {WEIGHTS} {flags}")
     wait_for(lambda: "startup complete" in on("node2", "docker logs bad 2>&1 | tail -40"), "the server did not start")
     try:
         yield {"verify_endpoints": [f"http://{NODES['node2']}:8000"], "verify_model": "K3", "verify_plan": "/none", "verify_features": []}

@@ -58,17 +58,24 @@ def restart(event: Mapping[str, Any], limit: float) -> List[Finding]:
     """One restart that was made on purpose.
 
     Args:
-        event: ``{"node", "what", "seconds": until a completion was right again or None, "text", "outcome": of the requests during it}``.
+        event: what :func:`watch.outcome` gives: ``{"node", "what", "failed": addresses, "seconds": until all of them were right again or
+            None, "text", "hung", "errors"}``.
         limit: seconds that it may take.
     """
     name = "%s (%s)" % (event.get("node"), event.get("what"))
     seconds = event.get("seconds")
+    if not event.get("failed"):
+        return [finding("stability.recovery", "unknown", "no request failed after the process was ended", "a failure, then right answers", where=name,
+                        why="what was not seen to fail was not seen to recover",
+                        fix="give every API server in verify_endpoints, so that the one whose process is ended is watched")]
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        return [finding("stability.recovery", "fail", "did not serve again within %g s: %s" % (limit, event.get("text") or "no answer"), "serves again",
+        return [finding("stability.recovery", "fail", "%s did not serve again within %g s: %s" % (
+            ", ".join(map(str, event["failed"])), limit, event.get("text") or "no answer"), "serves again",
                         where=name,
                         why="a process that dies takes the service with it", fix="look at the restart policy of the units and at the logs of all ranks")]
     status = "pass" if seconds <= limit else "fail"
-    found = [finding("stability.recovery", status, "served again after %.0f s" % seconds, "within %g s" % limit, where=name)]
+    text = "%s served again after %.0f s" % (", ".join(map(str, event["failed"])), seconds)
+    found = [finding("stability.recovery", status, text, "within %g s" % limit, where=name)]
     hung = event.get("hung")
     if isinstance(hung, int) and not isinstance(hung, bool):
         found.append(finding("stability.hang", "fail" if hung else "pass", "%d requests during the restart got neither answer nor error" % hung, "none",

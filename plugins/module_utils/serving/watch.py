@@ -5,103 +5,114 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from .client import Deadlines, Endpoint, Loop, Reply, post, resolved
 from .requests import CHAT
 
 STREAMS = 2
+"""At each address."""
 RIGHT_AGAIN = 4
 """Answers in a row that count as serving again."""
 PAUSE = 0.5
 """Seconds between the requests of one stream, so that a refused connection is not asked thousands of times."""
 
 
-class _Answer(NamedTuple):
-    began: float
-    ended: float
-    ok: bool
-    kind: str
-    text: str
+class _Door:
+    """One address under watch. Times are those of the monotonic clock."""
+
+    def __init__(self, target: Endpoint) -> None:
+        self.target = target
+        self.due = [0.0] * STREAMS
+        self.failed: Optional[float] = None
+        self.right: List[float] = []
+        self.requests = 0
+        self.errors: Dict[str, int] = {}
+        self.text = ""
+
+    def take(self, reply: Reply, now: float) -> None:
+        """One answer. Right ones count when they were asked for after the first failure and none failed since."""
+        self.requests += 1
+        self.due.append(now + PAUSE)
+        wrong = reply.json()[1]
+        if wrong is not None:
+            self.failed = now if self.failed is None else self.failed
+            self.right.clear()
+            self.errors[wrong.kind] = self.errors.get(wrong.kind, 0) + 1
+            self.text = wrong.text
+        elif self.failed is not None and reply.started >= self.failed:
+            self.right.append(now)
+
+    @property
+    def back(self) -> bool:
+        return len(self.right) >= RIGHT_AGAIN
 
 
-def watch(target: Endpoint, model: str, limit: float, grace: float = 60.0, request_seconds: float = 30.0) -> Dict[str, Any]:
-    """Ask with :data:`STREAMS` streams until the service failed and was right again.
+def watch(targets: Sequence[Endpoint], model: str, limit: float, grace: float = 60.0, request_seconds: float = 30.0) -> Dict[str, Any]:
+    """Ask every address with :data:`STREAMS` streams until one failed and all that failed are right again.
+
+    All API servers are asked, since only the one whose engine lost a process shows it; a router in front may hide it.
 
     Args:
-        limit: seconds from the first failure within which it must be right again.
+        targets: addresses of the API servers and of the router, if there is one.
+        limit: seconds from the first failure within which all must be right again.
         grace: seconds to wait for the first failure.
         request_seconds: bound of one request; one that reaches it had neither answer nor error, and counts as hung.
 
     Returns:
-        ``{"failed": whether a request failed at all, "seconds": from the first failure to the first of the right answers or None,
-        "hung": count, "requests", "errors": {kind: count}, "text": of the latest failure}``.
+        ``{"failed": addresses at which a request failed, "seconds": from the first failure to the first of the last right answers or None,
+        "hung": count, "requests", "errors": {kind: count}, "text": of a failure}``.
     """
-    target, trouble = resolved(target)
-    found: Dict[str, Any] = {"failed": False, "seconds": None, "hung": 0, "requests": 0, "errors": {}, "text": ""}
-    if trouble is not None:
-        found.update(failed=True, text=trouble.text)
-        return found
     began = time.monotonic()
-    answers: List[_Answer] = []
+    doors: List[_Door] = []
+    for target in targets:
+        target, trouble = resolved(target)
+        doors.append(_Door(target))
+        if trouble is not None:
+            doors[-1].failed, doors[-1].text, doors[-1].due = began, trouble.text, []
+            doors[-1].errors = {trouble.kind: 1}
+    body = {"model": model, "messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 8, "temperature": 0}
+    request = post(CHAT, body, False, Deadlines(5.0, request_seconds, request_seconds, request_seconds))
     loop = Loop()
-    waiting: List[float] = [0.0] * STREAMS
-    first_failure: List[float] = []
-    right: List[_Answer] = []
 
-    def send() -> None:
-        body = {"model": model, "messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 8, "temperature": 0}
-        limits = Deadlines(5.0, request_seconds, request_seconds, request_seconds)
-        loop.start(target, post(CHAT, body, False, limits), done)
-
-    def done(reply: Reply) -> None:
-        now = time.monotonic()
-        _body, wrong = reply.json()
-        answers.append(_Answer(reply.started, now, wrong is None, wrong.kind if wrong else "", wrong.text if wrong else ""))
-        one = answers[-1]
-        if not one.ok:
-            if not first_failure:
-                first_failure.append(now)
-            right.clear()
-        elif first_failure and one.began >= first_failure[0]:
-            right.append(one)
-        waiting.append(now + PAUSE)
+    def ask(door: _Door) -> None:
+        loop.start(door.target, request, lambda reply: door.take(reply, time.monotonic()))
 
     def over() -> bool:
         now = time.monotonic()
-        if len(right) >= RIGHT_AGAIN:
-            return True
-        return now - first_failure[0] > limit if first_failure else now - began > grace
+        down = [door for door in doors if door.failed is not None]
+        if not down:
+            return now - began > grace
+        return all(door.back for door in down) or now - min(door.failed or now for door in down) > limit
 
     while not over():
         now = time.monotonic()
-        due = [at for at in waiting if at <= now]
-        waiting[:] = [at for at in waiting if at > now]
-        for _at in due:
-            send()
+        for door in doors:
+            due = [at for at in door.due if at <= now]
+            door.due = [at for at in door.due if at > now]
+            for _at in due:
+                ask(door)
         if loop.active:
             loop.step(0.1)
         else:
             time.sleep(0.05)
     loop.close()
-    found["requests"] = len(answers)
-    for one in answers:
-        if not one.ok:
-            found["errors"][one.kind] = found["errors"].get(one.kind, 0) + 1
-            found["text"] = one.text
-            if one.kind == "timeout":
-                found["hung"] += 1
-    if first_failure:
-        found["failed"] = True
-        if len(right) >= RIGHT_AGAIN:
-            found["seconds"] = round(right[0].ended - first_failure[0], 2)
-    return found
+    down = [door for door in doors if door.failed is not None]
+    errors: Dict[str, int] = {}
+    for door in down:
+        for kind, count in door.errors.items():
+            errors[kind] = errors.get(kind, 0) + count
+    seconds = None
+    if down and all(door.back for door in down):
+        seconds = round(max(door.right[0] for door in down) - min(door.failed or 0.0 for door in down), 2)
+    return {
+        "failed": [door.target.url for door in down], "seconds": seconds, "hung": errors.get("timeout", 0),
+        "requests": sum(door.requests for door in doors), "errors": errors,
+        # Of one that is not back, if any is not.
+        "text": next((door.text for door in down if not door.back), down[-1].text if down else ""),
+    }
 
 
 def outcome(found: Dict[str, Any], node: str, what: str) -> Dict[str, Any]:
     """What :func:`stability.restart` takes."""
-    event: Optional[float] = found["seconds"]
-    if not found["failed"]:
-        # A router with another replica, or a kill that nobody noticed.
-        event = 0.0
-    return {"node": node, "what": what, "seconds": event, "text": found["text"], "hung": found["hung"], "errors": found["errors"]}
+    return {"node": node, "what": what, **{name: found[name] for name in ("failed", "seconds", "text", "hung", "errors")}}

@@ -167,11 +167,13 @@ def test_the_transport_really_used() -> None:
 
 
 def test_restarts() -> None:
-    good = {"node": "a", "what": "engine", "seconds": 40.0, "hung": 0, "text": ""}
+    good = {"node": "a", "what": "engine", "failed": ["http://a:1"], "seconds": 40.0, "hung": 0, "text": ""}
     assert [f["status"] for f in stability.restart(good, 60)] == ["pass", "pass"]
     assert [f["status"] for f in stability.restart(dict(good, seconds=90.0), 60)] == ["fail", "pass"]
     assert [f["status"] for f in stability.restart(dict(good, seconds=None), 60)] == ["fail"]
     assert [f["status"] for f in stability.restart(dict(good, hung=2), 60)] == ["pass", "fail"]
+    # What was not seen to fail was not seen to recover.
+    assert [f["status"] for f in stability.restart(dict(good, failed=[], seconds=None), 60)] == ["unknown"]
 
 
 def test_the_same_answers() -> None:
