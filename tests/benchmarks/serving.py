@@ -28,7 +28,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.serving.client impor
 Line = Callable[[str, float, float, str, str], None]
 PAIRS = 5
 STREAMS = 16
-REQUESTS = 160
+REQUESTS = 480
 INPUT, OUTPUT = 256, 64
 
 
