@@ -171,7 +171,7 @@ _UVICORN = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|TRACE):\s{1,9}(?=\S)"
 _STAGE = re.compile(r"\[(Stage-[0-9]{1,4})\]\s?")
 _TORCH_RANK = re.compile(r"\[(?:rank|default)([0-9]{1,6})\]:\s?")
 _TORCH = re.compile(r"\[([DIWEFV])(?:([0-9]{1,2})([0-9]{2}))? ?(?:" + _HMS + r"(?:\.([0-9]{1,9}))? )?" + _FILE + r"\]\s?")
-_GLOG = re.compile(r"([DIWEFV])([0-9]{2})([0-9]{2}) " + _HMS + r"(?:\.([0-9]{1,9}))?\s{1,8}([0-9]{1,10}) " + _FILE + r"\]\s?")
+_GLOG = re.compile(r"([DIWEFV])([0-9]{4})?([0-9]{2})([0-9]{2}) " + _HMS + r"(?:\.([0-9]{1,9}))?\s{1,8}([0-9]{1,10}) " + _FILE + r"\]\s?")
 _NCCL = re.compile(
     r"([A-Za-z0-9][\w.-]{0,253}):([0-9]{1,10}):([0-9]{1,10}) \[(-?[0-9]{1,4})\]\s{1,2}(?:([^\s:]{1,120}:[0-9]{1,7})\s{1,3})?NCCL ([A-Z]{2,8})\s?")
 _NCCL_BARE = re.compile(
@@ -302,11 +302,13 @@ def _torch(state: _State, text: str) -> int:
 def _glog(state: _State, text: str) -> int:
     match = _GLOG.match(text)
     if match:
-        state.level = LEVELS[match.group(1)]
-        state.set_time(state.ctx.at(0, int(match.group(2)), int(match.group(3)), match.group(4), match.group(5)), True)
-        state.stamp = "%s%s %s.%s" % (match.group(2), match.group(3), match.group(4), match.group(5) or "")
-        state.pid = int(match.group(6))
-        state.source, state.kind = match.group(7).rpartition("/")[2], "torch"
+        # glog writes the year since 0.6.
+        letter, year, month, day, clock, fraction, pid, source = match.groups()
+        state.level = LEVELS[letter]
+        state.set_time(state.ctx.at(int(year or 0), int(month), int(day), clock, fraction), not year)
+        state.stamp = "%s%s %s.%s" % (month, day, clock, fraction or "")
+        state.pid = int(pid)
+        state.source, state.kind = source.rpartition("/")[2], "torch"
         return match.end()
     return 0
 

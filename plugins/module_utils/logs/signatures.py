@@ -165,6 +165,9 @@ CAUSES: Dict[str, Cause] = {
         _REMEDIATE),
     "nixl_disconnect": Cause("nixl", "Restart both sides of the KV transfer: it does not heal itself.", _DEPLOY),
     "nixl_transport": Cause("nixl", "Check UCX_TLS and UCX_NET_DEVICES, and that one UCX with CUDA support is in the image.", _REMEDIATE),
+    "kv_store": Cause(
+        "nixl", "Check that every instance reaches the others' transfer address and the metadata server of the KV store, with the same protocol and devices.",
+        _PREFLIGHT),
     "gloo_ifname": Cause("rendezvous", "Set GLOO_SOCKET_IFNAME and VLLM_HOST_IP to the interface that the nodes share.", _PLAN),
     "rendezvous_unreachable": Cause(
         "rendezvous", "Check that every node reaches the head's address and port, and that the head is the one that was meant.",

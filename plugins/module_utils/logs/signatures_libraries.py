@@ -13,6 +13,7 @@ _TORCH = "https://github.com/pytorch/pytorch"
 _TRITON = "https://github.com/triton-lang/triton"
 _HF = "https://github.com/huggingface/huggingface_hub"
 _TF = "https://github.com/huggingface/transformers"
+_MOONCAKE = "https://github.com/kvcache-ai/Mooncake"
 _DEEPEP = "https://github.com/deepseek-ai/DeepEP"
 
 ROWS: Tuple[Signature, ...] = (
@@ -154,6 +155,20 @@ ROWS: Tuple[Signature, ...] = (
         "nixl-engine-id", "Remote NIXL agent engine ID mismatch", "", "nixl_config", "", "log", 8, "https://github.com/vllm-project/vllm/issues/27083",
         "0.10-0.33", "RuntimeError: Remote NIXL agent engine ID mismatch. Expected 46126a31_dp0,received 96b1c4ff_dp0.", "Remote NIXL agent added",
         "Set VLLM_NIXL_SIDE_CHANNEL_HOST on every instance to its own address, and a port of its own: another instance answered."),
+    root(
+        "mooncake-connect", "_transport.cpp", r"Failed to connect to (?:target|segment)|Connect timeout to", "kv_store", "", "log", 7, _MOONCAKE, "any",
+        "E20260106 06:43:02.966156  5793 ascend_direct_transport.cpp:820] Failed to connect to target: 172.17.0.16:25482, status: 103900",
+        "rdma_transport.cpp:12] RDMA device: mlx5_0"),
+    root(
+        "mooncake-metadata", "transfer_metadata", r"Error from http client|Failed to retrieve segment descriptor", "kv_store", "", "log", 7, _MOONCAKE, "any",
+        "E0904 21:29:13.607991 31963 transfer_metadata_plugin.cpp:224] Error from http client, GET http://10.0.0.1:8080/metadata error: Failed initialization",
+        "transfer_metadata.cpp:12] segment found"),
+    root(
+        "mooncake-keys", "Failed to get ", r"Failed to get \d+ keys out of \d+", "kv_store", "", "log", 5, _MOONCAKE, "any",
+        "[mooncake_backend.py:240] Failed to get 6722 keys out of 6722. error_codes=[-707]. Check key existence and memory state.", "Failed to get the IP"),
+    root(
+        "mooncake-transfer", "Mooncake transfer failed", "", "kv_store", "", "log", 5, _MOONCAKE, "any",
+        "[mooncake_connector.py:419] Mooncake transfer failed for request cmpl-1", "Mooncake transfer engine started"),
     # Storage.
     root(
         "fuse-gone", "Transport endpoint is not connected", "", "storage_io", "", "log", 8,

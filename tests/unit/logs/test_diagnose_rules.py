@@ -319,3 +319,42 @@ def test_the_timeline_has_a_lane_for_every_rank() -> None:
     assert lanes[("head", "TP0")] == "engine_init" and lanes[("worker", "TP1")] == "distributed_init" and lanes[("head", "APIServer")] == "api_ready"
     for lane in verdict["timeline"]["lanes"]:
         assert all(band["start"] <= band["end"] for band in lane["phases"])
+
+
+WATCHDOG = """[rank3]:[E1012 22:31:22.267261276 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=%d, \
+OpType=GATHER, NumelIn=32064, NumelOut=0, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.
+[rank3]:[E1012 22:31:22.268214341 ProcessGroupNCCL.cpp:1664] [PG 3 Rank 3] Exception (either an error or timeout) detected by watchdog at work: 9, last \
+enqueued NCCL work: 9, last completed NCCL work: 8.
+[rank3]:[E1012 22:31:22.268279156 ProcessGroupNCCL.cpp:621] [Rank 3] Some NCCL operations have failed or timed out. Due to the asynchronous nature
+"""
+
+
+@pytest.mark.parametrize(("number", "phase"), [(1, "distributed_init"), (203441, "decode")])
+def test_a_collective_that_did_not_end_is_no_first_failure(number: int, phase: str) -> None:
+    """Some rank did not take part; which, these lines do not say. The number of the collective tells a start from serving."""
+    verdict = judge(WATCHDOG % number)
+    assert said(verdict) == (True, phase, "nccl_other") and verdict["first_failure"] is None and verdict["collect"]
+
+
+def test_a_compiler_that_failed_is_a_cause_and_a_launcher_is_none() -> None:
+    compiler = trace("profile_run", "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/main.c', '-O3']' returned non-zero exit status 1.")
+    assert judge(BEGIN + LOAD + compiler)["class"] == "dependency"
+    launcher = "subprocess.CalledProcessError: Command '['torchrun', 'x']' returned non-zero exit status 1.\n"
+    assert judge(BEGIN + LOAD + launcher)["first_failure"] is None
+
+
+def test_symmetric_memory_fails_between_the_gpus() -> None:
+    head = "(Worker_TP0 pid=3) ERROR 08-01 10:00:07 [multiproc_executor.py:597] "
+    lines = (
+        "WorkerProc failed to start.", "Traceback (most recent call last):", '  File "/v/device_communicators/symm_mem.py", line 88, in __init__',
+        "    handle = rendezvous()", '  File "/t/torch/distributed/_symmetric_memory/__init__.py", line 1711, in rendezvous', "    return inner()",
+        "RuntimeError: CUDA driver error: %s")
+    text = BEGIN + "".join(head + line + "\n" for line in lines)
+    assert said(judge(text % "invalid argument")) == (True, "distributed_init", "nvlink")
+    assert judge(text % "system not yet initialized")["class"] == "fabric_not_ready"
+
+
+def test_what_happens_between_ranks_is_no_phase_of_the_device() -> None:
+    error = trace("init_device", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)", "10:00:05")
+    assert judge(error)["phase"] == "distributed_init"
+    assert judge(trace("init_device", "RuntimeError: CUDA error: initialization error", "10:00:05"))["phase"] == "device_init"

@@ -84,6 +84,8 @@ CASES: List[Tuple[str, str, Dict[str, Any]]] = [
      {"rank": "3", "level": "WARNING", "source": "TCPStore.cpp:125", "time": at(8, 1, 1, 16, 39.100623), "text": "[c10d] recvValue failed on SocketImpl"}),
     ("torch-python", "[rank2]:E0716 18:21:22.792000 4711 torch/_dynamo/utils.py:874] x",
      {"rank": "2", "level": "ERROR", "pid": 4711, "source": "utils.py:874", "time": at(7, 16, 18, 21, 22.792), "text": "x"}),
+    ("glog-year", "E20250716 18:21:22.792000  4711 rdma_transport.cpp:820] Failed to connect",
+     {"level": "ERROR", "pid": 4711, "time": at(7, 16, 18, 21, 22.792, 2025), "source": "rdma_transport.cpp:820", "text": "Failed to connect"}),
     ("torch-python-norank", "E0716 18:21:22.792000 4711 site-packages/torch/distributed/elastic/api.py:874] failed", {"level": "ERROR", "pid": 4711}),
     ("torch-old", "[E ProcessGroupNCCL.cpp:474] [Rank 1] Watchdog caught collective operation timeout",
      {"level": "ERROR", "source": "ProcessGroupNCCL.cpp:474", "text": "[Rank 1] Watchdog caught collective operation timeout"}),
