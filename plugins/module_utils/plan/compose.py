@@ -173,7 +173,9 @@ class Composer:
             draft.flag("--enable-expert-parallel", True, layer, "experts are spread over the GPUs")
         if pool == "decode":
             draft.flag("--tensor-parallel-size", "1", layer, "a data parallel rank is one GPU")
-        if pool == "decode" or strategy.name == "multi_node_dep":
+        if count * gpus == 1 and pool == "decode":
+            draft.drop("--data-parallel-hybrid-lb", layer, "left out: vLLM refuses it for a single rank")
+        elif pool == "decode" or strategy.name == "multi_node_dep":
             draft.flag("--data-parallel-hybrid-lb", True, layer, "every node serves an API for its own ranks")
             draft.flag("--data-parallel-size", str(count * gpus), layer, total)
             draft.flag("--data-parallel-size-local", str(gpus), layer, "GPUs of a node")
