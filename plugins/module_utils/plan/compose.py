@@ -137,6 +137,8 @@ class Composer:
         draft.lay(recipe.STRATEGY.get(key, recipe.NOTHING))
         self._parallel(draft, engine, rank)
         draft.lay(recipe.STRATEGY_OVERRIDE.get(key, recipe.NOTHING))
+        if len(engine.nodes) * self.gpus == 1:
+            draft.drop("--data-parallel-hybrid-lb", "own", "left out: vLLM refuses it for a single rank")
         draft.lay(recipe.REPLACED.get((self.context.strategy, family)) or recipe.HARDWARE_OVERRIDE.get(family, recipe.NOTHING))
         exact = recipe.GPU_OVERRIDE.get(key + (self.context.hardware,))
         if exact is not None and self.context.interconnect == "rdma":
@@ -173,9 +175,7 @@ class Composer:
             draft.flag("--enable-expert-parallel", True, layer, "experts are spread over the GPUs")
         if pool == "decode":
             draft.flag("--tensor-parallel-size", "1", layer, "a data parallel rank is one GPU")
-        if count * gpus == 1 and pool == "decode":
-            draft.drop("--data-parallel-hybrid-lb", layer, "left out: vLLM refuses it for a single rank")
-        elif pool == "decode" or strategy.name == "multi_node_dep":
+        if (pool == "decode" and count * gpus > 1) or strategy.name == "multi_node_dep":
             draft.flag("--data-parallel-hybrid-lb", True, layer, "every node serves an API for its own ranks")
             draft.flag("--data-parallel-size", str(count * gpus), layer, total)
             draft.flag("--data-parallel-size-local", str(gpus), layer, "GPUs of a node")
