@@ -114,6 +114,8 @@ def test_settings_that_drifted_are_written_again_and_the_service_is_proven(repli
     run = replicas.remediate("--limit", "node2,localhost", remediate_remedy="settings_write", remediate_areas=["drift"])
     assert run.rc == 0, run.text[-4000:]
     assert run.done == [("settings_write", "node2", True)]
+    # Nobody named a folder for it.
+    assert [path.name.split(".")[0] for path in (replicas.folder / "evidence").rglob("*.tar.gz")] == ["node2"]
     assert replicas.shell("node2", f"cat {path}") == deployed
     assert replicas.start("node1") == before["node1"] and replicas.start("node2") != before["node2"]
     assert "NCCL_DEBUG" not in replicas.environment("node2")
