@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import FOLDER, ROOT, Machine, remediate
+from .conftest import FOLDER, ROOT, Machine, remediate
 
 testinfra_hosts = ["local://"]
 MODULES = {"mlx5_core", "mlx5_ib", "ib_umad", "rdma_ucm"}
