@@ -6,11 +6,13 @@ Both need a server that is up, given in the environment:
     INFEROPS_BENCH_URL=http://10.203.77.11:8000 INFEROPS_BENCH_MODEL=moonshotai/Kimi-K3 \\
     INFEROPS_BENCH_COMMAND="ssh … node1 docker exec vllm" python -m tests.benchmarks ramp_against_vllm client_cpu first_three
 
-INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image.
+INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image. With INFEROPS_BENCH_PLAYBOOK="-i INVENTORY
+-i …" the first three stages are also run as the playbook, on all nodes of that inventory.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -18,6 +20,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -133,6 +136,19 @@ def first_three(line: Line) -> None:
     began = time.monotonic()
     found = run.run(run.Options(model, (url,), stages=("start", "request", "prefix"), features=()))
     line("stages 1 to 3", time.monotonic() - began, 20.0, "s", "request %s, prefix %s" % (found["request"]["status"], found["prefix"]["status"]))
+    words = shlex.split(os.environ.get("INFEROPS_BENCH_PLAYBOOK", ""))
+    if words:
+        with tempfile.TemporaryDirectory() as folder:
+            given_words = {"verify_stages": ["start", "request", "prefix"], "verify_report_dir": folder, "verify_fail_on": "not_verified"}
+            walls = []
+            for _number in range(3):
+                began = time.monotonic()
+                done = subprocess.run(["ansible-playbook", "inferops.vllm.verify", *words, "-e", json.dumps(given_words)], capture_output=True, text=True,
+                                      check=False)
+                walls.append(time.monotonic() - began)
+                if done.returncode:
+                    sys.exit("the playbook did not accept the server:\n%s" % done.stdout[-3000:])
+        line("stages 1 to 3 as the playbook", statistics.median(walls), 20.0, "s", "median of 3: %s" % _row(walls))
     target = endpoint(url)
     expected = os.environ.get("INFEROPS_BENCH_VERDICT", "working")
     verdicts = [prefix.run(target, [target], prefix.Settings(model))["data"]["verdict"] for _number in range(20)]
