@@ -43,7 +43,11 @@ for top in ("/etc", "/root", "/run", "/tmp", "/home", "/var/lib/inferops-vllm", 
     for folder, _names, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path) and any(word in open(path, "rb").read() for word in words):
+            try:
+                held = os.path.isfile(path) and not os.path.islink(path) and open(path, "rb").read()
+            except OSError:
+                continue
+            if held and any(word in held for word in words):
                 found.add(path)
 log = subprocess.run(["journalctl", "--no-pager", "--quiet"], capture_output=True).stdout
 if any(word in log for word in words):

@@ -64,6 +64,21 @@ def drop(path):
             os.unlink(one)
 
 
+def grow(http_get, name, one, size):
+    # Some releases of the library give up with the first connection that breaks; as long as bytes come, it goes on.
+    idle = 0
+    while one.tell() < size:
+        before = one.tell()
+        try:
+            http_get(hf_hub_url(model, name, revision=revision), one, resume_size=before, headers=build_hf_headers(), expected_size=size)
+        except Exception as exc:
+            status = getattr(getattr(exc, "response", None), "status_code", None) or 500
+            idle = 0 if one.tell() > before else idle + 1
+            if getattr(exc, "errno", None) == 28 or status < 500 or idle > 3:
+                raise
+            time.sleep(idle + 1)
+
+
 def bring(http_get, name, digest, size):
     if local:
         place, begun = os.path.join(local, name), os.path.join(local, ".cache", "inferops-vllm", digest + END)
@@ -81,8 +96,7 @@ def bring(http_get, name, digest, size):
             one.seek(0)
             one.truncate(0)
         for again in (one.tell() > 0, False):
-            if one.tell() < size:
-                http_get(hf_hub_url(model, name, revision=revision), one, resume_size=one.tell(), headers=build_hf_headers(), expected_size=size)
+            grow(http_get, name, one, size)
             one.file.flush()
             os.fsync(one.file.fileno())
             if one.sum.hexdigest() == digest:

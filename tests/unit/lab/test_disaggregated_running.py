@@ -23,7 +23,8 @@ from tests.lab.played import Played
 from tests.lab.settings import Settings
 
 KEY = "lab-api-key-of-the-pools-3310"
-WORDS = "Ten nodes of a cluster"
+# More than one block of the KV cache, which is 128 tokens on CPUs; a token is a byte.
+WORDS = "Ten nodes of a cluster, " * 10
 SERVICES = {"node1": ("vllm.service", "vllm-router.service"), "node2": ("vllm.service",)}
 INVENTORY = """\
 vllm_prefill:
@@ -44,7 +45,7 @@ all:
     vllm_version: "0.32.0"
     vllm_overrides: {max-model-len: 512}
     # The image has no NIXL; the folder of the weights is what its containers see of the node.
-    vllm_env_overrides: {VLLM_CPU_KVCACHE_SPACE: "1", HF_HUB_OFFLINE: "1", PYTHONPATH: /var/lib/vllm/nixl, UCX_TLS: tcp, UCX_NET_DEVICES: host0}
+    vllm_env_overrides: {VLLM_CPU_KVCACHE_SPACE: "1", HF_HUB_OFFLINE: "1", PYTHONPATH: /var/lib/vllm/nixl}
     vllm_registry: "{{ lab_registry }}"
     vllm_registry_user: "{{ lab_registry_user }}"
     vllm_registry_password: "{{ lookup('ansible.builtin.file', lab_registry_password_file) }}"
@@ -201,7 +202,7 @@ def test_the_router_comes_back(cluster: Cluster) -> None:
 def test_a_pool_that_restarts_is_found_again(cluster: Cluster) -> None:
     """The router does not restart with the servers behind it."""
     before = cluster.started()
-    cluster.deploys(vllm_overrides={"max-model-len": 256})
+    cluster.deploys(vllm_overrides={"max-model-len": 384})
     after = cluster.started()
     assert [name for name in before if before[name] != after[name]] == ["node1 vllm.service", "node2 vllm.service"]
     deadline = time.monotonic() + 90

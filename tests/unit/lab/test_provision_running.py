@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Driver packages on a dressed container node: old branch, pins, holds, half-configured packages, mixed sources, no repository, no room.
 
-Asked for with `pytest -m lab tests/unit/lab/test_provision_running.py` (root; two minutes on an idle machine once the root file system and
-the packages are in the cache). Does not touch a lab that is up already. The tests build on each other, in this order, on one node.
+Asked for with `pytest -m lab tests/unit/lab/test_provision_running.py` (root; four minutes on an idle machine once the root file system and
+the packages are in the cache). Does not touch a lab that is up already. The tests build on each other, in this order, on one node; two more nodes
+are brought from bare to the container runtime in one run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.lab import apt_repo, costume, lab, machine, vm
 from tests.lab.settings import REPOSITORY, Settings
 
 NODE = "node1"
+FRESH = ("node2", "node3")
 NEWEST = "580.126.20"
 
 pytestmark = pytest.mark.lab
@@ -33,8 +35,8 @@ class Lab:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def run(self, command: str) -> str:
-        return costume.run(self.settings, costume.find(self.settings, NODE), command).strip()
+    def run(self, command: str, node: str = NODE) -> str:
+        return costume.run(self.settings, costume.find(self.settings, node), command).strip()
 
     def ansible(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(Path(sys.executable).with_name(program)), "-i", str(self.settings.inventory), *arguments]
@@ -78,13 +80,14 @@ def node(request: pytest.FixtureRequest) -> Iterator[Lab]:
     if lab.recorded(settings):
         pytest.skip("a lab is up already, which this would take down")
     try:
-        lab.up(settings, [settings.container_node(1)], [], False, print)
+        lab.up(settings, [settings.container_node(number) for number in (1, 2, 3)], [], False, print)
         apt_repo.serve(settings)
-        costume.dress(settings, NODE, "b300", ["driver_r575"])
-        costume.use_repository(settings, NODE)
         one = Lab(settings)
-        # DKMS of the costume builds nothing, but looks for headers.
-        one.run("mkdir -p /lib/modules/$(uname -r)/build && touch /lib/modules/$(uname -r)/build/Makefile")
+        for name in (NODE, *FRESH):
+            costume.dress(settings, name, "b300", ["driver_r575"])
+            costume.use_repository(settings, name)
+            # DKMS of the costume builds nothing, but looks for headers.
+            one.run("mkdir -p /lib/modules/$(uname -r)/build && touch /lib/modules/$(uname -r)/build/Makefile", name)
         one.install("nvidia-driver-pinning-575")
         one.install("nvidia-open nvidia-fabricmanager-575")
         yield one
@@ -128,6 +131,34 @@ def test_provision_brings_the_branch_and_a_second_run_changes_nothing(node: Lab)
     assert node.run("apt-get -s -q dist-upgrade | grep -c ^Inst.*nvidia || true") == "0"
     rc, changed, text = node.play()
     assert (rc, changed) == (0, 0), text
+
+
+def test_two_bare_nodes_are_brought_to_the_container_runtime(node: Lab) -> None:
+    """The whole of provision on two nodes at once: what the dry run announces is what then changes, and a second run changes nothing."""
+    def provision(*options: str) -> tuple[str, dict[str, int], list[str]]:
+        done = node.ansible("ansible-playbook", "inferops.vllm.provision", "--limit", ",".join((*FRESH, "localhost")), "-e", "vllm_hardware=b300", *options)
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+        counts = {name: int(re.search(name + r"\s+: .*changed=(\d+)", done.stdout)[1]) for name in FRESH}  # type: ignore[index]
+        # A set: a module that two roles want is announced by both, and brought by the first.
+        return done.stdout, counts, sorted({line for line in done.stdout.splitlines() if re.match(r"[+-](?![+-]{2} )", line)})
+
+    text, announced, foretold = provision("--check", "--diff")
+    assert "NEW packages will be installed" in text and f"+driver {NEWEST}" in foretold and '+  "live-restore": true,' in foretold
+    for name in FRESH:
+        assert node.run("/usr/bin/dpkg-query -W -f '${Package}\\n' 'nvidia-*' 2>/dev/null | wc -l; ls /etc/security/limits.d | wc -l", name) == "0\n0"
+        assert "live-restore" not in node.run("cat /etc/docker/daemon.json", name)
+    text, changed, made = provision("--diff")
+    # The engine is configured after its packages instead of before: one task for another.
+    assert changed == announced and made == foretold, (announced, changed, set(made) ^ set(foretold))
+    for name in FRESH:
+        assert node.run("cat /sys/module/nvidia/version", name) == NEWEST
+        assert node.run("systemctl is-active docker nvidia-fabricmanager nvidia-persistenced; systemctl is-enabled nvidia-cdi-refresh.path", name) == (
+            "active\nactive\nactive\nenabled")
+        assert NEWEST in node.run("cat /etc/cdi/*.yaml /var/run/cdi/*.yaml 2>/dev/null", name), "CDI names the driver that runs now"
+        assert "nvidia" in json.loads(node.run("docker info --format '{{json .Runtimes}}'", name))
+    text, changed, made = provision("--diff")
+    assert changed == dict.fromkeys(FRESH, 0) and made == [], text[-4000:]
+    assert provision("--check", "--diff")[1] == dict.fromkeys(FRESH, 0)
 
 
 def test_fabric_manager_of_another_source_is_replaced(node: Lab) -> None:
