@@ -57,7 +57,7 @@ options:
     description:
       - V(write) reads all files once and writes their SHA-256 beside them, V(verify) reads all files and compares; both take as long as
         reading them does.
-      - A file whose sum is another is named, and brought again where O(source) allows it: from O(from) or the hub.
+      - A file whose sum is another is named, and brought again from O(from) or the hub where O(source) allows it.
       - In the layout of the hub's cache V(verify) needs no V(write), since large files are named by their sum there.
     type: str
     choices: ["no", write, verify]
