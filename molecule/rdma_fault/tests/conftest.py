@@ -67,6 +67,15 @@ class Machine:
         found: str = self.host.check_output(command)
         return found
 
+    def settled(self) -> str:
+        """Id of the boot whose units have all started, empty while the machine does not answer."""
+        try:
+            found: str = self.host.run("cat /proc/sys/kernel/random/boot_id && systemctl is-system-running --wait").stdout
+        except RuntimeError:
+            # testinfra's word for a machine that cannot be reached.
+            return ""
+        return found[:36]
+
     def modules(self) -> set[str]:
         return {line.split()[0] for line in self.ok("lsmod").splitlines()[1:]}
 
