@@ -105,10 +105,13 @@ def _index(folder: str, nodes: Mapping[str, Any], unreachable: Mapping[str, str]
     }
     sums = "".join("%s  %s\n" % (node["sha256"], str(node["archive"]).rpartition("/")[2]) for node in nodes.values() if node.get("archive"))
     try:
-        for name, text in (("index.json", json.dumps(document, indent=1) + "\n"), ("SHA256SUMS", sums)):
-            handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        for name, text in (("SHA256SUMS", sums), ("index.json", json.dumps(document, indent=1) + "\n")):
+            # Whole or not at all: who reads the folder takes an index for the end of the work.
+            staging = os.path.join(folder, "%s.part-%d" % (name, os.getpid()))
+            handle = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(handle, "w", encoding="utf-8") as out:
                 out.write(text)
+            os.rename(staging, os.path.join(folder, name))
     except OSError as exc:
         raise AnsibleActionFail("folder: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
 

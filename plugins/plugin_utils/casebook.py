@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..module_utils.evidence import bundle
@@ -25,6 +26,10 @@ _PAPERS = frozenset((
 """Documents that stand beside logs and are none."""
 _PAGES = (".html", ".md", ".csv", ".py", ".pyc", ".svg")
 _SKIPPED_FOLDERS = frozenset((".git", "__pycache__", "node_modules"))
+_PART = re.compile(r"\.part-\d{1,10}\Z")
+"""What evidence is called until it is whole."""
+_EVIDENCE = re.compile(r"\d{8}T\d{6}Z(?:-\d{1,3})?\Z")
+"""What the playbook evidence calls its folders."""
 
 
 class Case(NamedTuple):
@@ -94,7 +99,8 @@ def cases(
             found.extend(here)
         elif folder:
             if here:
-                found.append(_joined([path], here, index[1]))
+                case = _joined([path], here, index[1])
+                found.append(case._replace(notes=case.notes + _unfinished(path)))
             elif not any(refusal.path.startswith(path) for refusal in refused):
                 refused.append(Refusal(path, "holds no log"))
         elif here:
@@ -121,19 +127,33 @@ def _walk(folder: str, refused: List[Refusal]) -> List[str]:
     found: List[str] = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        folders[:] = [name for name in folders if not _PART.search(name)]
         for name in list(folders):
             if bundle.is_bundle(os.path.join(root, name)):
                 folders.remove(name)
                 found.append(os.path.join(root, name))
         for name in sorted(names):
             path = os.path.join(root, name)
-            if name in _PAPERS or name.startswith(".") or name.endswith(_PAGES) or not os.path.isfile(path):
+            if name in _PAPERS or name.startswith(".") or name.endswith(_PAGES) or _PART.search(name) or not os.path.isfile(path):
                 continue
             if len(found) >= MAX_FILES:
                 refused.append(Refusal(folder, "holds more than %d files: only the first are read" % MAX_FILES))
                 return found
             found.append(path)
     return found
+
+
+def _unfinished(folder: str) -> List[str]:
+    """A note where the playbook evidence did not come to its end in `folder`."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    parts = sum(1 for name in names if _PART.search(name))
+    if parts or (_EVIDENCE.match(os.path.abspath(folder).rpartition("/")[2]) and "index.json" not in names):
+        return ["The evidence was not finished (%s): nodes may be missing." % (
+            "%d archives are incomplete and were not read" % parts if parts else "%s has no index.json" % os.path.abspath(folder).rpartition("/")[2])]
+    return []
 
 
 def _index(folder: str) -> Tuple[Dict[str, float], Dict[str, str]]:

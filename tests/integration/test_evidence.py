@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pathlib
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from typing import Any, Callable
 
+import pytest
+
+from ansible_collections.inferops.vllm.plugins.module_utils.evidence import bundle
 from tests.costume import Spec
 
-from .conftest import lines
+from .conftest import ROOT, lines
 
 Playbook = Callable[..., Any]
 FAST = ("-e", '{"evidence_parts": ["facts", "processes", "logs"], "evidence_timeout": 3}')
@@ -78,3 +86,51 @@ def test_bad_arguments_are_refused_with_one_sentence(playbook: Playbook, invento
     for argument, told in (("evidence_format=rar", "evidence_format"), ("evidence_log_mib=0", "log_mib: 0 is not between")):
         run = playbook("inferops.vllm.evidence", hosts, "-e", "evidence_dir=%s" % (tmp_path / "ev"), "-e", argument)
         assert run.rc == 2 and told in run.text and "Traceback" not in run.text
+
+
+@pytest.mark.parametrize(("number", "when"), [
+    (signal.SIGINT, "opened"), (signal.SIGINT, "archive"), (signal.SIGKILL, "opened"), (signal.SIGKILL, "writing"), (signal.SIGKILL, "archive")])
+def test_a_call_that_is_killed_leaves_nothing_half_and_the_next_one_is_whole(
+        playbook: Playbook, inventory: Any, tmp_path: pathlib.Path, number: signal.Signals, when: str) -> None:
+    """Struck when the folder is there, while an archive is written, and when the first one is whole."""
+    hosts = inventory({"b300-%02d" % count: Spec(name="b300-%02d" % count, hardware="b300") for count in range(1, 5)})
+    base = tmp_path / "ev"
+    wanted = {"opened": "*Z", "writing": "*Z/*.part-*", "archive": "*Z/*.tar.gz"}[when]
+    env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_FORKS": "1", "ANSIBLE_NOCOLOR": "1"}
+    argv = [str(pathlib.Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.evidence", "-i", str(hosts), "-e", "evidence_dir=%s" % base]
+    # What runs in the background of a shell ignores SIGINT, and so would its children.
+    process = subprocess.Popen(
+        argv, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        end = time.monotonic() + 90
+        while not list(base.glob(wanted)) and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+        assert process.poll() is None, "it had ended before it was struck"
+        os.killpg(process.pid, number)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            # Ansible can wait for itself for ever when the signal comes between two tasks; a person then kills it.
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(20) != 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    struck = next(base.iterdir())
+    assert not (struck / "index.json").exists()
+    for archive in struck.glob("*.tar.gz"):
+        assert bundle.open_bundle(str(archive)).problems == []
+    asked = ("-e", json.dumps({"diagnose_paths": [str(struck)]}), "-e", "diagnose_report_dir=%s" % (tmp_path / "d"))
+    told = playbook("inferops.vllm.diagnose", "localhost,", *asked)
+    text = " ".join(told.text.split())
+    if list(struck.glob("*.tar.gz")):
+        assert told.rc == 0 and "was not finished" in text, told.text
+    else:
+        assert told.rc == 2 and "holds no log" in text, told.text
+    assert playbook("inferops.vllm.evidence", hosts, "-e", "evidence_dir=%s" % base).rc == 0
+    whole = next(folder for folder in base.iterdir() if folder != struck)
+    assert len(list(whole.glob("*.tar.gz"))) == 4 and json.loads((whole / "index.json").read_text())["nodes"].keys() == {
+        "b300-01", "b300-02", "b300-03", "b300-04"}
+    assert not list(whole.glob("*.part-*"))

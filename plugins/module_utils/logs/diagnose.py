@@ -35,6 +35,8 @@ EARLIER = 120.0
 """Seconds before the start of the engine from which on a message of the kernel belongs to an earlier run."""
 LATER = 300.0
 """Seconds after the engine's first failure from which on a message of the kernel cannot be its cause."""
+APART = 6 * 3600.0
+"""Seconds between the end of one log of an engine and the start of another from which on they are of different runs."""
 ZONES = 15 * 3600.0
 """The same where one of two logs has no zone: clocks differ by no more."""
 
@@ -135,6 +137,7 @@ class _Case:
                     self.when(hit.stream, hit.time) < at - 1
                     and hit.clock in ("wall", "near")
                     and _ready_line(self.streams[hit.stream], 0) is None
+                    and not _has_front(self.streams[hit.stream])
                     and not _lasting(hit)
                 ):
                     self._healed(hit)
@@ -703,6 +706,10 @@ class _Case:
     ) -> Dict[str, Any]:
         if not failed and self.stats.refused and confidence == "high":
             confidence = "medium"
+        mixed = _mixed(self.streams)
+        if mixed:
+            self.against.insert(0, "these logs may be of different runs: %s; name them one by one, or set diagnose_each=true" % mixed)
+            confidence = "medium" if confidence == "high" else confidence
         for name, sentence in self.stats.refused[:5]:
             if failed:
                 self.collect.append("%s could not be read: it %s" % (name, sentence))
@@ -814,6 +821,22 @@ def _seats(streams: Sequence[Stream], facts: Mapping[str, Facts]) -> Map:
     return Map(comms, workers, counts, facts, names, {stream.host for stream in streams if stream.vague})
 
 
+def _mixed(streams: Sequence[Stream]) -> str:
+    """Why the engines' logs cannot be of one run, empty when they can: other versions of vLLM, or times that lie hours apart."""
+    engines = [stream for stream in streams if stream.marks]
+    told = {stream.version: base(stream.name) for stream in reversed(engines) if stream.version}
+    if len(told) > 1:
+        return "vLLM " + ", ".join("%s in %s" % item for item in sorted(told.items())[:3])
+    timed = sorted((stream.first, stream.last, base(stream.name)) for stream in engines if stream.first is not None and stream.last is not None)
+    ended, before = float("-inf"), ""
+    for first, last, name in timed:
+        if before and first - ended > APART + (ZONES if len({stream.zoned for stream in engines}) > 1 else 0.0):
+            return "%s begins %s after %s ended" % (name, _span(first - ended), before)
+        if last > ended:
+            ended, before = last, name
+    return ""
+
+
 def _span(seconds: float) -> str:
     """``5 s``, ``12 min``, ``3 h``, ``2 d``: a rough length of time."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
@@ -872,6 +895,11 @@ def _ready_line(stream: Stream, start: int) -> Optional[int]:
         if mark.line >= start and mark.marker.phase in ("api_ready", "decode") and mark.marker.stage in ("ready", "listening", "serving", "served"):
             return mark.line
     return None
+
+
+def _has_front(stream: Stream) -> bool:
+    """A server of its own wrote it: that another one became ready mends nothing here."""
+    return any(mark.process.lower().startswith("apiserver") or mark.marker.needle == "vLLM API server version" for mark in stream.marks)
 
 
 def _ready_time(stream: Stream, start: int) -> Optional[float]:

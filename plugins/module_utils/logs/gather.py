@@ -92,7 +92,7 @@ class Stream:
         self.silent_note = ""
         self.rates: List[Tuple[float, float]] = []
         self.rate_line: Optional[Hit] = None
-        self.world = ""
+        self.version = ""
         self.multi = False
 
     @property
@@ -180,6 +180,8 @@ def take(stream: Stream, event: Event, versions: Dict[str, str], words: List[str
         words.append(line[:6000])
         for name, value in advisories.versions_of(line).items():
             versions.setdefault(name, value)
+            if name == "vllm" and not stream.version:
+                stream.version = value
         found = _MULTI.search(line)
         if found and int(found.group(1)) >= 1:
             stream.multi = (
@@ -256,9 +258,6 @@ def _marked(stream: Stream, event: Event, marker: Marker, line: str) -> None:
                 )
         if any(mark.marker.stage == marker.stage for mark in stream.marks[-3:]):
             return
-    world = WORLD.search(line)
-    if world:
-        stream.world = world.group(2)
     if len(stream.marks) < MAX_KEPT:
         stream.marks.append(Mark(event.line, event.time if event.clock in ("wall", "near") else None, event.process, event.rank, event.pid, marker, line[:300]))
 

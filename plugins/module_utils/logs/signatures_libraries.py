@@ -1,6 +1,6 @@
 # Copyright (c) inferops.vllm contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Signatures of what the engine stands on: compilers at run time, the model hub, process start, symmetric memory, expert parallelism."""
+"""Signatures of what the engine stands on: unit and container before it, compilers, the model hub, process start, memory between GPUs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,41 @@ _TRITON = "https://github.com/triton-lang/triton"
 _HF = "https://github.com/huggingface/huggingface_hub"
 _TF = "https://github.com/huggingface/transformers"
 _MOONCAKE = "https://github.com/kvcache-ai/Mooncake"
+_DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
+_SYSTEMD = "https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html"
 _DEEPEP = "https://github.com/deepseek-ai/DeepEP"
 
 ROWS: Tuple[Signature, ...] = (
+    # The unit and the container, before anything of the engine runs.
+    root("docker-reference", "docker: invalid reference format", "", "container_other", "container_init", "row", 8, _DOCKER, "any",
+         "docker: invalid reference format.", "docker: valid reference",
+         "Correct the name of the image: it is none, or a blank or an empty variable stands in it."),
+    root("docker-argument", "invalid argument ", r"invalid argument \S+ for \S+ flag", "container_other", "container_init", "row", 8, _DOCKER, "any",
+         'docker: invalid argument "x" for "--shm-size" flag: invalid size', "CUDA error: invalid argument for kernel",
+         "Correct the flag of docker run that is named."),
+    root("docker-flag", "unknown flag: --", "", "container_other", "container_init", "row", 7, _DOCKER, "any", "unknown flag: --gpuss", "unknown flag value",
+         "Correct the flag of docker run that is named; it stands before the image."),
+    root("docker-mount", "bind source path does not exist", "", "storage_access", "container_init", "row", 8, _DOCKER, "any",
+         'docker: Error response from daemon: invalid mount config for type "bind": bind source path does not exist: /models.', "bind source path exists",
+         "Make or mount the folder that is named: the container is to get it and it is not there."),
+    root("pull-limit", "toomanyrequests", "", "container_other", "container_init", "row", 7, _DOCKER, "any",
+         "Error response from daemon: toomanyrequests: You have reached your pull rate limit", "too many requests",
+         "Log in to the registry, or take the image from one of your own."),
+    root("pull-unreachable", "Error response from daemon: Get ", r"Get \W?https?://\S+ (?:dial tcp|net/http|x509|tls|context deadline|unauthorized|EOF)",
+         "container_other", "container_init", "row", 7, _DOCKER, "any",
+         'docker: Error response from daemon: Get "https://reg:5443/v2/": tls: failed to verify certificate: x509: certificate signed by unknown authority',
+         "Error response from daemon: Get it again", "Make the registry reachable from the node: name, port, proxy and certificate."),
+    root("podman-short-name", "did not resolve to an alias", "", "container_other", "container_init", "row", 7, "https://github.com/containers/image", "any",
+         'Error: short-name "vllm/vllm-openai" did not resolve to an alias and no unqualified-search registries are defined', "resolved an alias",
+         "Give the image's name with its registry: podman does not guess one."),
+    root("unit-exec", "Failed at step ", r"Failed at step [A-Z_]+ spawning", "container_other", "container_init", "row", 8, _SYSTEMD, "any",
+         "vllm.service: Failed at step EXEC spawning /usr/bin/docker: No such file or directory", "Failed at step 3",
+         "Correct the unit: the program, user or folder that the line names is not there."),
+    root("unit-environment", "Failed to load environment files", "", "container_other", "container_init", "row", 8, _SYSTEMD, "any",
+         "vllm.service: Failed to load environment files: No such file or directory", "loaded environment files",
+         "Put the environment file of the unit back (EnvironmentFile=), or mark it optional with a leading '-'."),
+    relay("unit-too-quick", "Start request repeated too quickly", "", "", _SYSTEMD, "any", "vllm.service: Start request repeated too quickly.",
+          "Start request"),
     # Compilers that run at the start.
     root(
         "compiler-command", "CalledProcessError: Command", r"Command '\[?'?\S*/?(?:ptxas|nvcc|gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?|ninja|ccache)\b'?",

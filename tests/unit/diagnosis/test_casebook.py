@@ -147,7 +147,8 @@ SMI = """<?xml version="1.0" ?>
 <nvidia_smi_log><driver_version>580.95.05</driver_version><cuda_version>13.0</cuda_version><attached_gpus>2</attached_gpus>
 <gpu id="00000000:1B:00.0"><product_name>NVIDIA H200</product_name><uuid>GPU-1b</uuid><minor_number>0</minor_number></gpu>
 <gpu id="00000000:43:00.0"><product_name>NVIDIA H200</product_name><uuid>GPU-43</uuid><minor_number>1</minor_number>
-<processes><process_info><pid>4711</pid><type>C</type><process_name>VLLM::Worker</process_name><used_memory>1000 MiB</used_memory></process_info></processes></gpu>
+<processes><process_info><pid>4711</pid><type>C</type><process_name>VLLM::Worker</process_name><used_memory>1000 MiB</used_memory></process_info></processes>
+</gpu>
 </nvidia_smi_log>
 """
 XID = """2026-08-01T10:08:57.000000+00:00 gpu-7 kernel: NVRM: Xid (PCI:0000:43:00): 79, GPU has fallen off the bus.
@@ -186,3 +187,27 @@ def test_a_bundle_tells_whose_gpu_the_kernel_means(tmp_path: Path, environment: 
         assert (first["rank"], first["gpu"], first["node"]) == ("TP0", 1, "gpu-7") and "CUDA_VISIBLE_DEVICES" in first["rank_source"]
     else:
         assert verdict["class"] == "cuda_crash" and any("GPU 1" in text for text in verdict["against"])
+
+
+def test_evidence_that_was_not_finished_is_told_and_its_pieces_are_not_read(tmp_path: Path) -> None:
+    """What a killed playbook leaves behind is taken for nothing whole."""
+    folder = tmp_path / "20261130T020000Z"
+    folder.mkdir()
+    evidence(folder / "n1.tar.gz", "n1")
+    whole = (folder / "n1.tar.gz").read_bytes()
+    (folder / "n2.tar.gz.part-4711").write_bytes(whole[:len(whole) // 2])
+    (folder / "n3.part-4712").mkdir()
+    (folder / "n3.part-4712" / "a.log").write_text(LINE)
+    cases, refused = casebook.cases([str(folder)])
+    assert refused == [] and {source.node for source in cases[0].sources} == {"n1"}
+    assert any("was not finished (2 archives are incomplete and were not read)" in note for note in cases[0].notes)
+    (folder / "n2.tar.gz.part-4711").unlink()
+    (folder / "n3.part-4712" / "a.log").unlink()
+    (folder / "n3.part-4712").rmdir()
+    assert any("20261130T020000Z has no index.json" in note for note in casebook.cases([str(folder)])[0][0].notes)
+    (folder / "index.json").write_text(json.dumps({"schema": "inferops.vllm/evidence_index/1", "nodes": {}, "unreachable": {}, "failed": {}}))
+    assert not any("not finished" in note for note in casebook.cases([str(folder)])[0][0].notes)
+    # A folder that somebody filled by hand has no index, and lacks nothing.
+    (tmp_path / "ticket").mkdir()
+    evidence(tmp_path / "ticket" / "n1.tar.gz", "n1")
+    assert not any("not finished" in note for note in casebook.cases([str(tmp_path / "ticket")])[0][0].notes)

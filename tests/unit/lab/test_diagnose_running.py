@@ -24,7 +24,7 @@ ExecStart=/usr/bin/docker run --rm --name vllm --network host --ipc host -e VLLM
   -v /root/model:/model:ro %s /model --enforce-eager --max-model-len 256 %s
 ExecStop=/usr/bin/docker stop -t 20 vllm
 """
-LIMIT = 600.0
+LIMIT = 300.0
 
 pytestmark = pytest.mark.lab
 
@@ -55,7 +55,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def begin(node: Played, flags: str, before: str = "true") -> None:
     """Start vllm.service anew, with an empty journal, after the shell command `before`."""
-    image = node.shell("docker images --digests --format '{{.Repository}}@{{.Digest}}' | head -1")
+    image = node.shell("docker images -q --no-trunc | head -1")
     node.shell("systemctl stop vllm; systemctl reset-failed vllm; journalctl --rotate -q; journalctl --vacuum-time=1s -q; true")
     node.shell(f"rm -rf /root/model; cp -r /root/good /root/model; {before}")
     node.shell("cat > /etc/systemd/system/vllm.service; systemctl daemon-reload; systemctl start vllm", (UNIT % (image, flags)).encode())
@@ -65,7 +65,8 @@ def until(node: Played, command: str) -> None:
     """Wait until the shell command says yes."""
     end = time.monotonic() + LIMIT
     while node.shell(command) != "yes":
-        assert time.monotonic() < end, node.shell("journalctl -u vllm --no-pager | tail -30")
+        gone = node.shell("systemctl is-failed vllm || true") == "failed" and "is-active" not in command
+        assert time.monotonic() < end and not gone, node.shell("journalctl -u vllm --no-pager | tail -30")
         time.sleep(3)
 
 

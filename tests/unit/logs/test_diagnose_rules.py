@@ -358,3 +358,15 @@ def test_what_happens_between_ranks_is_no_phase_of_the_device() -> None:
     error = trace("init_device", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)", "10:00:05")
     assert judge(error)["phase"] == "distributed_init"
     assert judge(trace("init_device", "RuntimeError: CUDA error: initialization error", "10:00:05"))["phase"] == "device_init"
+
+
+def test_logs_of_different_runs_are_told() -> None:
+    """Two clusters in one folder: a verdict, with the doubt said."""
+    other = (BEGIN + LOAD + READY).replace("version 0.17.0", "version 0.32.0").replace("(v0.17.0)", "(v0.32.0)")
+    crash = BEGIN + LOAD + trace("load_weights", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "10:01:30")
+    mixed = judge(node1=crash, node2=other)
+    assert mixed["failed"] and mixed["confidence"] != "high" and "0.17.0 in node1, 0.32.0 in node2" in mixed["against"][0]
+    later = judge(node1=crash, node2=(BEGIN + LOAD + READY).replace(" 08-01 ", " 08-04 "))
+    assert "node2 begins 2 d after node1 ended" in later["against"][0]
+    one = judge(node1=crash, node2=BEGIN + LOAD)
+    assert one["confidence"] == "high" and not any("different runs" in text for text in one["against"])
