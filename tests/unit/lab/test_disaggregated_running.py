@@ -161,7 +161,7 @@ def test_a_router_that_is_not_there_is_told_before_anything_runs(cluster: Cluste
 
 def test_a_prompt_goes_through_router_prefill_and_decode(cluster: Cluster) -> None:
     # As the unit's first line says, but that these nodes reach no index and Debian's Python lacks pip.
-    cluster.shell("python3 -m venv --without-pip /opt/vllm-router && /opt/vllm-router/bin/python /srv/router/pip-*.whl/pip install --quiet --no-index "
+    cluster.shell("python3 -m venv --without-pip /opt/vllm-router && /opt/vllm-router/bin/python $(echo /srv/router/pip-*.whl)/pip install --quiet --no-index "
                   "--find-links /srv/router vllm-router")
     cluster.deploys()
     status, text = cluster.ask()

@@ -154,7 +154,7 @@ def test_two_bare_nodes_are_brought_to_the_container_runtime(node: Lab) -> None:
         assert node.run("cat /sys/module/nvidia/version", name) == NEWEST
         assert node.run("systemctl is-active docker nvidia-fabricmanager nvidia-persistenced; systemctl is-enabled nvidia-cdi-refresh.path", name) == (
             "active\nactive\nactive\nenabled")
-        assert NEWEST in node.run("cat /etc/cdi/*.yaml /var/run/cdi/*.yaml 2>/dev/null", name), "CDI names the driver that runs now"
+        assert NEWEST in node.run("cat $(ls /etc/cdi/*.yaml /var/run/cdi/*.yaml 2>/dev/null)", name), "CDI names the driver that runs now"
         assert "nvidia" in json.loads(node.run("docker info --format '{{json .Runtimes}}'", name))
     text, changed, made = provision("--diff")
     assert changed == dict.fromkeys(FRESH, 0) and made == [], text[-4000:]
