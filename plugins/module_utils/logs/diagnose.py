@@ -14,7 +14,7 @@ from . import advisories, reader, verdict
 from .gather import WORLD, Hit, Stream, base, take, wanted
 from .kernel import Fault, device
 from .phases import ORDER
-from .placement import Comm, Facts, Found, Map, Worker
+from .placement import Comm, Facts, Found, Map, Worker, natural
 from .sources import Source
 
 MAX_RELAYS = 40
@@ -248,9 +248,10 @@ class _Case:
 
     def _healed(self, hit: Hit) -> None:
         if len(self.against) < 8:
-            self.against.append(
-                "%s:%d looked like %s, but the engine became ready after it" % (base(self.streams[hit.stream].name), hit.at, hit.cls or "a failure")
-            )
+            told, _found = self._told(hit)
+            what = verdict.fault_text(told) if told is not None else "%s:%d looked like %s" % (
+                base(self.streams[hit.stream].name), hit.at, hit.cls or "a failure")
+            self.against.append("%s, but the engine became ready after it" % what)
 
     def _asked_line(self, stream: Stream, start: int) -> Optional[int]:
         """Line from which on a stop that somebody asked for was going on: asked before anything had failed."""
@@ -598,7 +599,12 @@ class _Case:
         _ahead_place, ahead = max(far, key=lambda item: ORDER[item[0][0]])
         phase, stage = behind_place
         node = behind.lane
-        if behind is not ahead and ORDER[behind_place[0]] < ORDER[_ahead_place[0]]:
+        lagging = self._lagging(segments)
+        whom = node
+        if lagging is not None:
+            phase, stage, whom, sentence = lagging
+            self.why.append(sentence)
+        elif behind is not ahead and ORDER[behind_place[0]] < ORDER[_ahead_place[0]]:
             self.why.append("%s never reached %s, which %s reached" % (node, _ahead_place[0], ahead.lane))
         cls, cause, text = self._hang_class(phase, stage)
         if phase in ("dependencies", "device_init") and stage in ("headless",):
@@ -607,15 +613,47 @@ class _Case:
         self.why.append("the log ends in %s (%s) without an error" % (phase, stage))
         if note:
             self.why.append("noted in the log: %s" % note)
-        self.collect.append("what %s did after its last line: GPU load, py-spy dump, and the rest of its log" % node)
+        self.collect.append("what %s did after its last line: GPU load, py-spy dump, and the rest of its log" % whom)
         if len(self.streams) == 1:
             self.collect.append("the logs of the other nodes, if there are any")
         action, remedy = verdict.action_of(cause)
         if not self.unready:
             return self._document(False, phase, "none", "", None, [], "low", "Wait: the start goes on.", "", "")
-        return self._document(
-            True, phase, cls, cause, None, [], "medium" if note or stage in ("headless", "nvls_tuning") else "low", text or action, remedy, "hang-%s" % stage
-        )
+        sure = bool(note) or lagging is not None or stage in ("headless", "nvls_tuning")
+        if lagging is not None and phase != "weights_load":
+            text = "Dump the stack of %s while it hangs (py-spy dump), before anything is started again: the others wait for it." % whom
+        return self._document(True, phase, cls, cause, None, [], "medium" if sure else "low", text or action, remedy, "hang-%s" % stage)
+
+    def _lagging(self, segments: List[int]) -> Optional[Tuple[str, str, str, str]]:
+        """Ranks that stopped before what most others reached: phase, stage, name with pid and GPU, and a sentence; None when there are none.
+
+        Most, not some: many lines are printed by the first rank of a node alone.
+        """
+        last = ORDER["engine_init"]
+        placed: List[Tuple[int, str, str, str, str]] = []
+        for stream, start in zip(self.streams, segments):
+            far: Dict[int, Tuple[int, str, str, str]] = {}
+            for mark in stream.marks:
+                if mark.line >= start and mark.pid and mark.marker.phase != "shutdown" and (mark.rank or mark.process.startswith("Worker")):
+                    order = min(ORDER[mark.marker.phase], last)
+                    name = stream.names.get(mark.pid) or mark.rank or mark.process
+                    if mark.pid not in far or order >= far[mark.pid][0]:
+                        far[mark.pid] = (order, mark.marker.phase, mark.marker.stage, name)
+            for pid, (order, phase, stage, name) in far.items():
+                seat = self.map.seats.get((stream.host, self.map.pids.get((stream.host, pid), "")))
+                gpu = ", GPU %d" % seat[1] if seat is not None and seat[1] >= 0 else ""
+                placed.append((order, phase, stage, "rank %s of %s" % (name, stream.lane), "rank %s of %s (pid %d%s)" % (name, stream.lane, pid, gpu)))
+        if len(placed) < 3:
+            return None
+        most = sorted((item[0] for item in placed), reverse=True)[(len(placed) - 1) // 2]
+        behind = [item for item in placed if item[0] < most]
+        if not behind:
+            return None
+        first = min(behind, key=lambda item: item[0])
+        names = _listed([item[3] for item in behind])
+        reached = next(item[1] for item in placed if item[0] == most)
+        return first[1], first[2], first[4], "%s never reached %s, which %d of %d ranks reached" % (
+            names, reached, sum(1 for item in placed if item[0] >= most), len(placed))
 
     def _hang_class(self, phase: str, stage: str) -> Tuple[str, str, str]:
         if stage == "nvls_tuning":
@@ -790,7 +828,8 @@ class _Case:
                     bands.append({"phase": mark.marker.phase, "start": time, "end": time})
                 if not lane["reached"] or ORDER[mark.marker.phase] > ORDER[lane["reached"]]:
                     lane["reached"] = mark.marker.phase
-        shown = sorted(lanes.values(), key=lambda lane: (lane["node"], lane["rank"]))[:256]
+        names = {name: number for number, name in enumerate(natural(lane["rank"] for lane in lanes.values()))}
+        shown = sorted(lanes.values(), key=lambda lane: (lane["node"], names[lane["rank"]]))[:256]
         return {"lanes": shown, "first": self._place_of(root), "relays": [self._place_of(hit) for hit in relays[:MAX_RELAYS]]}
 
 

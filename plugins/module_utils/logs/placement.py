@@ -21,7 +21,7 @@ _COMM = re.compile(
     r"\brank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (\d{1,4})(?: nvmlDev (\d{1,4}))?(?: isAdaptive \d)? busId ([0-9a-fA-F]{1,16})\b")
 _LOCAL_RANKS = re.compile(r"\brank (\d{1,6}) nRanks (\d{1,6}) nNodes \d{1,6} localRanks (\d{1,4})\b")
 _RANKS = re.compile(r"world_size=(\d{1,6}) rank=(\d{1,6}) local_rank=(\d{1,4})\b")
-_NATURAL = re.compile(r"(\d+)")
+_NATURAL = re.compile(r"([0-9]+)")
 
 
 class Comm(NamedTuple):
@@ -126,7 +126,8 @@ def worker(text: str, node: str, pid: int, name: str) -> Optional[Worker]:
 
 def natural(names: Iterable[str]) -> Tuple[str, ...]:
     """Names once each, numbers in them by value: TP2 before TP10."""
-    return tuple(sorted(set(names), key=lambda name: [int(part) if part.isdigit() else part for part in _NATURAL.split(name)]))
+    # Every second part is a number; a part that is none in one name and one in the other cannot meet.
+    return tuple(sorted(set(names), key=lambda name: [int(part) if at % 2 else part for at, part in enumerate(_NATURAL.split(name))]))
 
 
 def device_order(facts: Facts) -> Optional[List[str]]:

@@ -170,7 +170,8 @@ def fault_action(told: Fault, whose: str = "") -> str:
 
 def fault_text(told: Fault, whose: str = "") -> str:
     """A message of the driver in words: code, NVIDIA's action, address, whose GPU it is, and what happened."""
-    action = " (NVIDIA's action: %s)" % told.action if told.action else ""
+    # Xid 154 carries its action in its text.
+    action = " (NVIDIA's action: %s)" % told.action if told.action and not told.action.startswith("XID_") else ""
     return "kernel: %s%s%s: %s" % (_name(told), action, ", " + whose if whose else "", told.text)
 
 

@@ -177,7 +177,8 @@ def behind(lanes: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
                 known["reached"] = lane["reached"]
         compared = list(nodes.values())
     reached = [min(_order(lane["reached"]), _order("engine_init")) for lane in compared]
-    best = max(reached, default=-1)
+    # What most of them reached, not what one did: many lines are printed by the first rank of a node alone.
+    best = sorted(reached, reverse=True)[(len(reached) - 1) // 2] if reached else -1
     return [
         {"node": lane["node"], "rank": lane["rank"], "reached": lane["reached"], "others": PHASES[best]}
         for lane, order in zip(compared, reached) if order < best]
@@ -209,6 +210,9 @@ def headline(case: Mapping[str, Any]) -> str:
         what = "no failure on the nodes that answered" if case["absent"] else "no failure"
         return "%s; the last phase reached is %s" % (what, phase)
     cause = " (%s)" % plain(case["cause"]) if case["cause"] and case["cause"] != case["class"] else ""
+    if case["first_failure"] is None and str(case["signature"]).startswith("hang-"):
+        return "stopped in %s without an error%s, confidence %s" % (phase, "" if kind in ("unknown", "none") else ", by all signs %s%s" % (kind, cause),
+                                                                    case["confidence"])
     if case["first_failure"] is None:
         return "failed in %s; the first failure is not in these logs%s" % (phase, "" if kind in ("unknown", "none") else ", by all signs %s" % kind)
     return "failed in %s: %s%s, confidence %s" % (phase, kind, cause, case["confidence"])
@@ -432,7 +436,7 @@ def chart(case: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
         _mark(rows, lanes, {**first, "rank": rank}, axis, "first")
     for place in case["relays"]:
         _mark(rows, lanes, place, axis, "relay")
-    order = sorted(range(len(rows)), key=lambda number: (not any(mark["kind"] == "first" for mark in rows[number]["marks"]),))
+    order = sorted(range(len(rows)), key=lambda number: (not any(mark["kind"] == "first" for mark in rows[number]["marks"]), not rows[number]["behind"]))
     return {
         "rows": [rows[number] for number in order], "ticks": axis.ticks() if axis else [], "timed": axis is not None,
         "left_out": case["timeline"]["left_out"], "phases": [phase for phase in PHASES if any(b["phase"] == phase for lane in lanes for b in lane["phases"])],
@@ -449,6 +453,8 @@ def _timed(lane: Mapping[str, Any], axis: Axis) -> List[Dict[str, Any]]:
             continue
         end = start if end is None or end not in axis.times else end
         left, right = axis.at(start), axis.at(max(start, end))
+        # A band of no length has a width nevertheless, and does not hang over the end.
+        left = min(left, 99.2)
         bands.append({"phase": plain(band["phase"]), "left": left, "width": max(right - left, 0.4), "lasted": duration(max(0.0, end - start)), "open": False})
     if bands:
         last = bands[-1]

@@ -370,3 +370,30 @@ def test_logs_of_different_runs_are_told() -> None:
     assert "node2 begins 2 d after node1 ended" in later["against"][0]
     one = judge(node1=crash, node2=BEGIN + LOAD)
     assert one["confidence"] == "high" and not any("different runs" in text for text in one["against"])
+
+
+def ranks(*reached: str) -> str:
+    """Workers of one node, each up to the named place; all log all their lines."""
+    steps = (
+        ("groups", "[parallel_state.py:1] world_size=4 rank=%d local_rank=%d distributed_init_method=tcp://10.0.0.1:2 backend=nccl"),
+        ("load", "[gpu_model_runner.py:1] Starting to load model /m... %d %d"), ("loaded", "[gpu_model_runner.py:2] Model loading took 9 GiB %d %d"))
+    text = BEGIN.splitlines()[0] + "\n"
+    for number, step in enumerate(steps):
+        for rank, last in enumerate(reached):
+            if [name for name, _line in steps].index(last) >= number:
+                text += "(Worker_TP%d pid=%d) INFO 08-01 10:0%d:0%d %s\n" % (rank, 20 + rank, number, rank, step[1] % (rank, rank))
+    return text
+
+
+def test_one_rank_that_stops_before_the_others_is_named() -> None:
+    verdict = judge(node1=ranks("loaded", "loaded", "groups", "loaded"))
+    assert said(verdict) == (True, "distributed_init", "rendezvous") and verdict["confidence"] == "medium"
+    assert verdict["why"][0] == "rank TP2 of node1 never reached engine_init, which 3 of 4 ranks reached"
+    assert "rank TP2 of node1 (pid 22)" in verdict["next_action"]
+    slow = judge(node1=ranks("loaded", "load", "loaded", "loaded"))
+    assert said(slow) == (True, "weights_load", "startup_timeout") and "storage" in slow["next_action"] and "rank TP1 of node1 (pid 21)" in slow["collect"][0]
+
+
+def test_a_line_that_only_the_first_rank_prints_makes_the_others_no_stragglers() -> None:
+    verdict = judge(node1=ranks("loaded", "load", "load", "load"))
+    assert verdict["phase"] == "engine_init" and not any("never reached" in text for text in verdict["why"])
