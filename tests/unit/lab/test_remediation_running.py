@@ -30,7 +30,7 @@ DECLARED = {"vllm_nodes": {"vars": {
     "vllm_image": "{{ lab_image }}", "vllm_version": "0.32.0", "vllm_env_overrides": {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
     "vllm_registry": "{{ lab_registry }}", "vllm_registry_user": "{{ lab_registry_user }}", "vllm_registry_ca_file": "{{ lab_registry_ca_file }}",
     "vllm_registry_password": "{{ lookup('ansible.builtin.file', lab_registry_password_file) }}", "vllm_api_key": KEY,
-    "deploy_serial": 2, "preflight_timeout": 60, "remediate_budget": 20}}}
+    "verify_features": [], "deploy_serial": 2, "preflight_timeout": 60, "remediate_budget": 20}}}
 
 pytestmark = pytest.mark.lab
 
