@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 from tests.costume import Spec
+from tests.unit.logs import test_placement as placed
 
 from .conftest import ROOT, Run
 
@@ -154,6 +155,37 @@ def test_ten_thousand_files_end_in_a_verdict(diagnose: Callable[..., Told], tmp_
     (folder / "05000.log").write_text(BROKEN)
     told = diagnose([folder])
     assert told.run.rc == 0 and told.document["cases"][0]["class"] == "oom_weights"
+
+
+def test_an_xid_names_rank_and_gpu_in_verdict_document_and_page(diagnose: Callable[..., Told], tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "engine.log").write_text(placed.stamped(placed.ENGINE + placed.OF_TP1 + placed.RELAYS))
+    (folder / "kernel.log").write_text(placed.kernel("1b") + placed.kernel("5d"))
+    told = diagnose([folder])
+    first = told.document["cases"][0]["first_failure"]
+    assert (first["node"], first["rank"], first["gpu"], first["address"]) == ("node1", "TP0", 0, "0000:1b:00.0")
+    assert "NCCL's line engine.log:" in first["rank_source"] and "node1, rank TP0 on GPU 0 (0000:1b:00.0)" in told.verdict[1]
+    assert any("no rank of this engine uses it" in text for text in told.document["cases"][0]["against"])
+    page = next(tmp_path.glob("d*/diagnosis.html")).read_text()
+    lane, mark = 'lane-name">node1 TP%d', 'class="mark first"'
+    assert page.count(mark) == 1 and page.index(lane % 0) < page.index(mark) < page.index(lane % 1)
+    switch = "nvidia-nvswitch3: SXid (PCI:0000:c3:00.0): 22013, Fatal, Link 12 Minion Link DLREQ interrupt"
+    (folder / "kernel.log").write_text(placed.kernel("1b").replace("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.", switch))
+    told = diagnose([folder])
+    assert told.document["cases"][0]["first_failure"]["ranks"] == ["TP0", "TP1"] and "all ranks (TP0, TP1) on 0000:c3:00.0" in told.verdict[1], told.verdict
+    assert sorted(tmp_path.glob("d*/diagnosis.html"))[-1].read_text().count(mark) == 2
+
+
+def test_logs_of_two_clusters_end_in_a_verdict_that_says_so(diagnose: Callable[..., Told], tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "both"
+    folder.mkdir()
+    (folder / "east.log").write_text(BROKEN)
+    (folder / "west.log").write_text(HEALTHY.replace("0.32.0", "0.29.0"))
+    told = diagnose([folder])
+    case = told.document["cases"][0]
+    assert told.run.rc == 0 and (case["failed"], case["class"]) == (True, "oom_weights") and case["confidence"] != "high"
+    assert "may be of different runs: vLLM 0.29.0 in west.log, 0.32.0 in east.log" in " ".join(" ".join(told.verdict).split())
 
 
 def test_hostile_lines_reach_neither_terminal_nor_page(diagnose: Callable[..., Told], tmp_path: pathlib.Path) -> None:
