@@ -41,7 +41,10 @@ def verify(name: str, *arguments: str, **given: Any) -> tuple[int, dict[str, Any
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.verify", "-i", os.environ["LAB_INVENTORY"],
             "-i", os.environ["SCENARIO_INVENTORY"], "-e", json.dumps({**QUICK, "verify_report_dir": str(report), **given}), *arguments]
     env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+    began = time.monotonic()
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+    with (FOLDER / "seconds.log").open("a", encoding="utf-8") as sink:
+        sink.write(f"{name} {time.monotonic() - began:.1f}\n")
     assert (report / "verify.json").exists(), done.stdout[-3000:] + done.stderr[-2000:]
     document: dict[str, Any] = json.loads((report / "verify.json").read_text(encoding="utf-8"))
     failed = {f["id"]: f for stage in document["stages"] for f in stage["findings"] if f["status"] == "fail"}
