@@ -92,7 +92,7 @@ ROWS: Tuple[Signature, ...] = (
         "ImportError: Using `low_cpu_mem_usage=True` or a `device_map` requires Accelerate", "Accelerate is installed"),
     root(
         "config-name-used", "is already used by a Transformers config", "", "dep_version", "dependencies", "log", 7,
-        "https://github.com/vllm-project/vllm-ascend/issues/2046", "any", "ValueError: 'aimv2' is already used by a Transformers config, pick another name.",
+        _VLLM, "any", "ValueError: 'aimv2' is already used by a Transformers config, pick another name.",
         "the port is already used"),
     root(
         "rope-scaling", "rope_scaling` must be", "", "model_version_mismatch", "engine_init", "row", 7, _TF, "any",
@@ -122,7 +122,8 @@ ROWS: Tuple[Signature, ...] = (
         "https://docs.nvidia.com/deploy/xid-errors/index.html", "any", "Unable to determine the device handle for GPU 0000:3B:00.0: Unknown Error",
         "GPU 0: NVIDIA H200"),
     root(
-        "allocator-nvml", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "", "oom_profile_warmup", "", "log", 6, "https://github.com/pytorch/pytorch/issues/112377",
+        "allocator-nvml", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "", "oom_profile_warmup", "", "log", 6,
+        _TORCH,
         "torch 2.1-2.13", 'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1016', "NVML_SUCCESS",
         cls="oom"),
     root(
