@@ -175,6 +175,10 @@ class _Case:
         """Drop what the kernel says of GPUs that no rank of this engine uses, and of the time before its start or after its failure."""
         kept: List[Hit] = []
         standing: List[Hit] = []
+        failed = [
+            (self.when(hit.stream, hit.time), hit.stream) for hit in hits
+            if hit.process != "kernel" and hit.clock == "wall" and hit.time is not None and _fatal(hit)]
+        failure = min(failed) if failed else None
         for hit in hits:
             told, found = self._told(hit)
             if told is None and found is None:
@@ -184,7 +188,7 @@ class _Case:
             if found is not None and found.state == "outside":
                 self.against.append("%s, but no rank of this engine uses %s: %s" % (what, "GPU %d" % found.gpu if found.gpu >= 0 else "it", found.source))
                 continue
-            when = self._other_run(hit, hits, segments)
+            when = self._other_run(hit, failure, segments)
             if when:
                 self.against.append("%s, but %s" % (what, when))
                 if told is None or told.group not in ("application", "ignored"):
@@ -193,10 +197,10 @@ class _Case:
             kept.append(hit)
         if any(hit.root and hit.cls in _LIKE_A_LOST_GPU for hit in kept):
             # What needs a reset or a reboot stays broken until it gets it.
-            kept.extend(hit for hit in standing if not self._later(hit, hits))
+            kept.extend(hit for hit in standing if not self._later(hit, failure))
         return kept
 
-    def _other_run(self, hit: Hit, hits: List[Hit], segments: List[int]) -> str:
+    def _other_run(self, hit: Hit, failure: Optional[Tuple[float, int]], segments: List[int]) -> str:
         """Why a message of the kernel belongs to the time before this start or after this failure, empty when it may belong to it."""
         if hit.clock != "wall" or hit.time is None:
             if any(stream.first is not None for stream in self.streams if stream.marks):
@@ -216,22 +220,16 @@ class _Case:
             first, stream = min(near, key=lambda item: item[0])
             if at < first - (EARLIER if own.zoned == stream.zoned else ZONES):
                 return "that was %s before this start" % _span(first - at)
-        later = self._later(hit, hits)
+        later = self._later(hit, failure)
         return "that was %s after the engine had failed" % _span(later) if later else ""
 
-    def _later(self, hit: Hit, hits: List[Hit]) -> float:
-        """Seconds by which a message of the kernel comes too late to be the cause, 0 when it may be."""
-        if hit.time is None:
+    def _later(self, hit: Hit, failure: Optional[Tuple[float, int]]) -> float:
+        """Seconds by which a message of the kernel comes too late to be the cause of the engine's `failure` (time, stream), 0 when it may be."""
+        if hit.time is None or failure is None:
             return 0.0
-        own = self.streams[hit.stream]
-        failed = [
-            (self.when(other.stream, other.time), self.streams[other.stream]) for other in hits
-            if other.process != "kernel" and other.clock == "wall" and other.time is not None and _fatal(other)]
-        if not failed:
-            return 0.0
-        first, stream = min(failed, key=lambda item: item[0])
-        late = self.when(hit.stream, hit.time) - first
-        return late if late > (LATER if own.zoned == stream.zoned else ZONES) else 0.0
+        late = self.when(hit.stream, hit.time) - failure[0]
+        alike = self.streams[hit.stream].zoned == self.streams[failure[1]].zoned
+        return late if late > (LATER if alike else ZONES) else 0.0
 
     def _whose(self, found: Optional[Found]) -> str:
         """``GPU 5, rank TP5 of node1 by NCCL's line head.log:12``, as far as it is known."""
@@ -767,8 +765,8 @@ class _Case:
             "confidence": confidence,
             "next_action": step,
             "collect": _unique(self.collect),
-            "why": _unique(self.why),
-            "against": _unique(self.against),
+            "why": _unique(self.why)[:100],
+            "against": _unique(self.against)[:100],
             "signature": signature,
             "cause": cause,
             "remedy": call or None,
