@@ -190,7 +190,7 @@ def test_a_second_deployment_changes_nothing(cluster: Cluster) -> None:
 
 def test_the_router_comes_back(cluster: Cluster) -> None:
     before = cluster.router("InvocationID")
-    assert cluster.router("User") == "" and cluster.router("DynamicUser") == "yes"
+    assert cluster.router("User") == "vllm-router" and cluster.router("DynamicUser") == "yes"
     cluster.shell("systemctl kill --signal=KILL vllm-router.service")
     deadline = time.monotonic() + 60
     while cluster.ask()[0] != 200:
