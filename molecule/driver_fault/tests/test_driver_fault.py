@@ -127,7 +127,7 @@ def test_a_state_file_that_is_stale_or_foreign_is_refused_until_it_is_forgotten(
             state["machine"] = "0123456789abcdef0123456789abcdef"
         else:
             state["current"] = {"remedy": "driver_upgrade", "problems": [], "run": "x", "started": time.time() - 30 * 86400, "phase": "applying", "details": {}}
-        nodes[name].check_output("systemctl stop nvidia-fabricmanager && printf %s > %s", json.dumps(state), path)
+        nodes[name].check_output("systemctl stop nvidia-fabricmanager && printf '%%s' %s > %s", json.dumps(state), path)
     run = remediate("node1,node2", "driver")
     assert run.rc == 2 and run.report["rounds"] == []
     assert "The state file belongs to another machine; look at " + path in run.words
