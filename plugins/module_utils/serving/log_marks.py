@@ -83,7 +83,8 @@ def read(text: str, since: float = 0.0) -> Dict[str, Any]:
         if NCCL_ERRORS.search(line) and len(found["nccl_errors"]) < MOST_KEPT:
             found["nccl_errors"].append(line.strip()[-300:])
         level = _LEVEL.search(line)
-        if level and not HARMLESS.search(line):
+        # Of a traceback only its last line, the error itself, says something.
+        if level and not HARMLESS.search(line) and not level.group(3).startswith(("  ", "Traceback (most recent call last)")):
             _count(groups["new_warnings" if new else "warnings"], level.group(1), level.group(2), level.group(3))
     found["ranks"] = ranks
     for name, group in groups.items():

@@ -437,7 +437,7 @@ def knee(levels: Sequence[Mapping[str, Any]]) -> Optional[int]:
 
 def headroom(settings: Settings, levels: Sequence[Mapping[str, Any]]) -> Dict[str, Optional[float]]:
     """What is left at the target: shares of the KV cache and of the time bounds, 0 to 1; None where it is not known."""
-    at = next((lv for lv in levels if lv["concurrency"] == settings.concurrency), None)
+    at = next((lv for lv in levels if lv["concurrency"] == settings.concurrency and not lv["over_budget"]), None)
     found: Dict[str, Optional[float]] = {"kv": None, "ttft": None, "itl": None, "throughput": None}
     if at is None:
         return found

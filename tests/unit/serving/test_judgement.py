@@ -148,6 +148,14 @@ def test_marks_of_a_log() -> None:
     assert found["transports"] == {"nccl_gdrdma": 1, "nccl_socket": 1} and len(found["nccl_errors"]) == 1
 
 
+def test_of_a_traceback_only_the_error_counts() -> None:
+    head = "1795990009.1 node docker[1]: (APIServer pid=1) ERROR 11-30 03:34:33 [serving.py:929] "
+    lines = ["Error in stream.", "Traceback (most recent call last):", '  File "/x/vllm/serving.py", line 527, in stream', "    async for res in results:",
+             "                     ^^^^^", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."]
+    found = log_marks.read("\n".join(head + line for line in lines))
+    assert [w["text"] for w in found["warnings"]] == [lines[0], lines[-1]]
+
+
 @given(st.text(max_size=300))
 def test_any_log_is_read(text: str) -> None:
     assert log_marks.read(text)["lines"] >= 0

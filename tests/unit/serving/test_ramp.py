@@ -131,6 +131,8 @@ def test_bounds_of_time_hold_or_fail() -> None:
 
 
 def test_no_headroom_is_told_of_a_target_that_was_not_reached() -> None:
+    # The very first step is the target here.
+    assert "concurrency.headroom" not in stage(State(error_every=4), concurrency=1)[1]
     assert "concurrency.headroom" not in stage(State(error_every=2))[1] and "concurrency.headroom" not in stage(State(metrics=lambda state: ""))[1]
 
 
