@@ -17,7 +17,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.service import node 
 from ansible_collections.inferops.vllm.plugins.module_utils.service import release
 from ansible_collections.inferops.vllm.plugins.module_utils.service.node import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.service.release import ReleaseError
-from tests.unit.plan.cluster import cluster, sound
+from tests.unit.plan.cluster import cluster, pools, sound
 
 IMAGE = "registry.example/vllm@sha256:" + "a" * 64
 OTHER = "registry.example/vllm@sha256:" + "b" * 64
@@ -288,6 +288,26 @@ def test_rollback_goes_back_step_by_step_and_forward_by_a_deployment(fake: Fake)
     same = deploy(fake, entry(overrides={"max-num-seqs": 5}), secrets={"VLLM_API_KEY": "k5"})
     assert (same.changed, same.number) == (False, 5)
     assert deploy(fake, entry(overrides={"max-num-seqs": 9}), secrets={"VLLM_API_KEY": "k5"}).number == 6
+
+
+def test_a_router_beside_a_rank_is_rolled_back_and_stopped_alone(fake: Fake) -> None:
+    program = fake.root / "opt/vllm-router/bin/vllm-router"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    made = sound(pools(1, 1), hardware="cpu", strategy="pd_cluster", interconnect="none", image=IMAGE)["nodes"]
+    rank, router = release.checked(made["n1"]), release.checked(made["n3"])
+    deploy(fake, rank, secrets={"VLLM_API_KEY": "k"})
+    deploy(fake, router, secrets=release.for_role(router, {"VLLM_API_KEY": "k"}))
+    assert deploy(fake, {**router, "argv": [*router["argv"], "--log-level", "debug"]}, secrets={"OPENAI_API_KEY": "k"}).number == 2
+    assert "--log-level debug" in text(fake, "/etc/systemd/system/vllm-router.service")
+    before, record = text(fake, "/etc/systemd/system/vllm.service"), text(fake, "/etc/vllm/release.json")
+    fake.asked()
+    answer = here(fake).roll_back("vllm-router")
+    assert answer.number == 1 and "--log-level" not in text(fake, "/etc/systemd/system/vllm-router.service")
+    assert here(fake).stop("vllm-router").changed and fake.active == {"vllm.service": "active", "vllm-router.service": "inactive"}
+    assert not [said for said in fake.asked() if "vllm.service" in said]
+    assert (text(fake, "/etc/systemd/system/vllm.service"), text(fake, "/etc/vllm/release.json")) == (before, record)
+    assert text(fake, "/etc/vllm/router-secrets.env") == "OPENAI_API_KEY=k\n" and text(fake, "/etc/vllm/secrets.env") == "VLLM_API_KEY=k\n"
 
 
 def test_new_secrets_are_a_release_of_their_own(fake: Fake) -> None:
