@@ -184,10 +184,11 @@ class ActionModule(ActionBase):
         for case in look.cases:
             entry = content["nodes"].setdefault(case.node, {"before": "unknown", "steps": []})
             entry["after"] = look.verdicts.get(case.node, "unknown")
-            entry["left"] = remediation.programme_of(case, wanted)
             mended = {r["remedy"] for r in content["rounds"] if r["outcomes"].get(case.node, {}).get("mended")}
+            # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
+            entry["left"] = [step for step in remediation.programme_of(case, wanted)
+                             if not (step["remedy"] in mended and all(p in CLASSES for p in step["problems"]))]
             blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"
-                        # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
                         and not (p in CLASSES and step["remedy"] in mended)]
             unread, blind = remediation.unread(case.node, look.findings, wanted)
             if unread:
