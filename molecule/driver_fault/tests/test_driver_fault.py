@@ -81,7 +81,8 @@ def test_a_disk_that_fills_in_the_middle_of_the_installation_is_named_and_the_ol
     """The sources of the modules lie on a disk of their own, which nothing asks beforehand for its room."""
     host = nodes["node1"]
     before = packages(host)
-    host.check_output("mount -t tmpfs -o size=2m tmpfs /mnt && cp -a /usr/src/. /mnt/ && (cat /dev/zero > /mnt/full || true) && mount --bind /mnt /usr/src && umount /mnt")
+    host.check_output("mount -t tmpfs -o size=2m tmpfs /mnt && cp -a /usr/src/. /mnt/ && (cat /dev/zero > /mnt/full || true) && "
+                      "mount --bind /mnt /usr/src && umount /mnt")
     try:
         run = remediate("node1", "driver", driver_unhold=True)
     finally:
