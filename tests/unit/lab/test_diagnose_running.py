@@ -98,7 +98,8 @@ def test_a_real_start_that_fails(node: Played, flags: str, before: str, phase: s
     assert phase is None or case["phase"] == phase
     journal = node.shell("journalctl -u vllm --no-pager -o short-iso-precise -b 0 -q").splitlines()
     assert journal[first["line"] - 1] == first["text"], "the line is the journal's own"
-    assert f"failed in {case['phase']}: {kind}" in said and line in said
+    shown = " ".join(said.split())
+    assert f"failed in {case['phase']}: {kind}" in shown and line in shown
 
 
 def test_a_server_that_serves_is_healthy(node: Played) -> None:
