@@ -77,26 +77,6 @@ def test_no_room_and_no_repository_leave_the_node_as_it_was(nodes: dict[str, Any
         assert nodes[name].check_output("ls /etc/apt/preferences.d") == "nvidia-driver-pinning-575"
 
 
-def test_a_disk_that_fills_in_the_middle_of_the_installation_is_named_and_the_old_driver_taken_back(nodes: dict[str, Any]) -> None:
-    """The sources of the modules lie on a disk of their own, which nothing asks beforehand for its room."""
-    host = nodes["node1"]
-    before = packages(host)
-    host.check_output("mount -t tmpfs -o size=2m tmpfs /mnt && cp -a /usr/src/. /mnt/ && (cat /dev/zero > /mnt/full || true) && "
-                      "mount --bind /mnt /usr/src && umount /mnt")
-    try:
-        run = remediate("node1", "driver", driver_unhold=True)
-    finally:
-        host.check_output("umount /usr/src")
-    took("disk that fills in the middle of the installation: taken back", run)
-    assert run.rc == 2 and "No space left on device" in run.words, run.text[-3000:]
-    assert run.remedies("node1") == [("driver_upgrade", False)] and last(host) == ("driver_upgrade", "undone")
-    assert packages(host) == before and loaded(host) == "575.57.08" and host.check_output("/usr/bin/dpkg --audit") == ""
-    assert host.check_output("systemctl is-active nvidia-fabricmanager") == "active"
-    assert "tried 1 time today without success; a person has to look" in run.words
-    # The person has looked.
-    host.check_output("rm /var/lib/inferops-vllm/remediation.json")
-
-
 def test_the_upgrade_is_carried_through(nodes: dict[str, Any]) -> None:
     run = remediate("node1,node2", "driver", driver_unhold=True)
     took("575 → 580 with pins and a hold, two nodes", run)

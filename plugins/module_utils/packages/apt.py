@@ -183,7 +183,8 @@ def parse_simulation(text: str, rc: int, sizes: str = "") -> Transaction:
 
 def why(text: str) -> str:
     """The reason in what apt prints when it gives up, as one line; never empty."""
-    lines = [line.strip() for line in text.splitlines()]
+    # dpkg names the archive first and what is wrong with it, such as a full disk, on the line below.
+    lines = [line.strip() for line in re.sub(r"(dpkg: error processing [^\n]*:)\n+[ \t]+", r"\1 ", text).splitlines()]
     needs = [line for line in lines if re.search(r" : (?:Depends|Conflicts|Breaks|PreDepends):|^(?:Depends|Conflicts): .*but ", line)]
     errors = [line for line in lines if re.match(r"(?:E|Err\S*|W): ", line) or "dpkg: error" in line or line.startswith("Error! ")]
     chosen = needs[:3] or errors[:3] or [line for line in lines if line][-2:]

@@ -138,7 +138,8 @@ def _remedies() -> Tuple[Remedy, ...]:
             permanent="A half-configured package is no state to go back to.",
             needs=_driver,
             guards=(CONTAINER,),
-            recheck=("driver.branch",),
+            # The driver that is whole then may still have to be loaded, which is a remedy of its own.
+            recheck=("driver.build_ready",),
             harm=("driver",),
             source=_DRIVER_GUIDE,
         ),

@@ -149,3 +149,11 @@ def test_no_text_raises(text: str) -> None:
     for pin in apt.parse_preferences(text, "x"):
         apt.against(pin, "nvidia-open", "580.95.05-1")
     assert apt.parse_simulation(text, 100, text).error
+
+
+def test_a_full_disk_is_named_though_dpkg_says_it_on_the_next_line() -> None:
+    text = ("Unpacking nvidia-dkms-open (580.126.20-1) ...\ndpkg: error processing archive /tmp/a/4-nvidia-dkms-open.deb (--unpack):\n"
+            " cannot copy extracted data for './usr/src/a' to '/usr/src/a.dpkg-new': failed to write (No space left on device)\n"
+            "E: Sub-process /usr/bin/dpkg returned an error code (1)\n")
+    assert "(--unpack): cannot copy extracted data" in apt.why(text) and "No space left on device" in apt.why(text)
+    assert apt.why("dpkg: error processing package a (--configure):\n") == "dpkg: error processing package a (--configure):"
