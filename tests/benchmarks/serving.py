@@ -6,6 +6,10 @@ Both need a server that is up, given in the environment:
     INFEROPS_BENCH_URL=http://10.203.77.11:8000 INFEROPS_BENCH_MODEL=moonshotai/Kimi-K3 \\
     INFEROPS_BENCH_COMMAND="ssh … node1 docker exec vllm" python -m tests.benchmarks ramp_against_vllm client_cpu first_three
 
+For ramp_against_vllm start the server with --no-enable-prefix-caching: the random prompts of `vllm bench serve` are runs of successive token
+ids, and with the few ids of a tiny vocabulary many are the same, so that they come out of the cache where ours do not. The share of hits is
+printed beside each run.
+
 INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image. With INFEROPS_BENCH_PLAYBOOK="-i INVENTORY
 -i …" the first three stages are also run as the playbook, on all nodes of that inventory.
 """
@@ -25,7 +29,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.inferops.vllm.plugins.module_utils.serving import prefix, ramp, run
+from ansible_collections.inferops.vllm.plugins.module_utils.serving import metrics, prefix, ramp, run
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import call, endpoint, post
 
 Line = Callable[[str, float, float, str, str], None]
@@ -41,6 +45,18 @@ def given() -> tuple[str, str, list[str]]:
     if not url:
         print("skip a running server is needed: INFEROPS_BENCH_URL, INFEROPS_BENCH_MODEL, INFEROPS_BENCH_COMMAND", flush=True)
     return url, os.environ.get("INFEROPS_BENCH_MODEL", "moonshotai/Kimi-K3"), shlex.split(os.environ.get("INFEROPS_BENCH_COMMAND", ""))
+
+
+def hit_share(url: str, work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], float]:
+    """What `work` gives, and the share of prompt tokens that came out of the prefix cache meanwhile."""
+    target = endpoint(url)
+    before = metrics.read([target])[0]
+    found = work()
+    after = metrics.read([target])[0]
+    if before is None or after is None:
+        return found, 0.0
+    hits, queries = (metrics.difference(before, after, name)[0] or 0.0 for name in ("prefix_hits", "prefix_queries"))
+    return found, hits / queries if queries else 0.0
 
 
 def template(url: str, model: str) -> int:
@@ -95,16 +111,13 @@ def ramp_against_vllm(line: Line) -> None:
     pairs = []
     for number in range(PAIRS):
         # Who goes first changes, so that neither always meets the warmer machine.
-        if number % 2:
-            other = theirs(url, model, command, STREAMS, REQUESTS, prompt)
-            level = ours(url, model, STREAMS, REQUESTS)
-        else:
-            level = ours(url, model, STREAMS, REQUESTS)
-            other = theirs(url, model, command, STREAMS, REQUESTS, prompt)
+        sides = {"ours": lambda: ours(url, model, STREAMS, REQUESTS), "theirs": lambda: theirs(url, model, command, STREAMS, REQUESTS, prompt)}
+        seen = {name: hit_share(url, sides[name]) for name in (sorted(sides) if number % 2 else sorted(sides, reverse=True))}
+        (level, our_hits), (other, their_hits) = seen["ours"], seen["theirs"]
         pairs.append((level, other))
         print("     pair %d: ours %d requests, %d + %d tokens, %.1f/s; theirs %d requests, %d + %d tokens, %.1f/s" % (
             number + 1, level["ok"], level["input_tokens"], level["output_tokens"], level["output_tps"], other["ok"], other["inputs"],
-            other["outputs"], other["tps"]), flush=True)
+            other["outputs"], other["tps"]), "; out of the prefix cache %.0f %% and %.0f %%" % (100 * our_hits, 100 * their_hits), flush=True)
     ratios = [level["output_tps"] / other["tps"] for level, other in pairs]
     line("ramp / vllm bench serve, slower by", 1 / statistics.median(ratios), 1 / 0.95, "x", "throughput ratios %s" % ", ".join("%.2f" % r for r in ratios))
     for name, mine, their in (("ttft", "ttft_ms", "ttft"), ("itl", "itl_ms", "itl"), ("tpot", "tpot_ms", "tpot"), ("total", "e2e_ms", "e2e")):
