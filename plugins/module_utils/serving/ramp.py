@@ -229,8 +229,7 @@ class _Watch:
 class Level:
     """One step of the ramp: so many streams, each with a connection that it keeps, starting its next request when one ends.
 
-    The streams start one after the other within `spread` seconds. Started in one moment with equal lengths, all would prefill together and all
-    decode together for ever, which users do not do: the first token then comes later, and the engine idles in between.
+    The streams start one after the other within `spread` seconds, since users do not all begin in one moment.
     Times count from before a request is sent (the first one of a stream connects, too) to the event that brings a token; what ends the
     stream behind its last token (usage, ``[DONE]``) is waited for and not counted.
     """
