@@ -13,15 +13,15 @@ lab-packages:  ## Install the system packages that the test nodes need (root, De
 # Why the test nodes cannot run on this machine, empty when they can.
 LAB_OBSTACLE = $(BIN)/python -c 'from tests.lab import machine; print(machine.obstacle() or "")'
 
-# deploy and verify start vLLM many times and take a quarter of an hour each: LAB_SCENARIOS="lab deploy verify" runs them, too.
-LAB_SCENARIOS ?= lab
+# deploy and verify start vLLM many times and take a quarter of an hour each; LAB_SCENARIOS="lab deploy verify" runs both.
+LAB_SCENARIOS ?= lab deploy
 molecule-lab: $(VENV)/test.done  ## Scenarios on test nodes (root); LAB_SCENARIOS="lab deploy verify" for more than the nodes themselves
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "molecule-lab: left out: $$reason"; else \
 	for scenario in $(LAB_SCENARIOS); do SECONDS=0; molecule test -s $$scenario; echo "molecule $$scenario: $$SECONDS s"; done; fi
 
-# All of them (LAB_TESTS=tests/unit/lab) take most of an hour: evidence, images, provisioning and chaos have nodes of their own, too.
-LAB_TESTS ?= tests/unit/lab/test_costume_running.py tests/unit/lab/test_vm_running.py
+# All of them (LAB_TESTS=tests/unit/lab) take more than an hour: images, weights, provisioning, pools, roles and chaos have nodes of their own, too.
+LAB_TESTS ?= $(addprefix tests/unit/lab/test_,costume_running.py vm_running.py evidence_running.py)
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else \
