@@ -69,9 +69,8 @@ def restart(event: Mapping[str, Any], limit: float) -> List[Finding]:
                         why="what was not seen to fail was not seen to recover",
                         fix="give every API server in verify_endpoints, so that the one whose process is ended is watched")]
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        return [finding("stability.recovery", "fail", "%s did not serve again within %g s: %s" % (
-            ", ".join(map(str, event["failed"])), limit, event.get("text") or "no answer"), "serves again",
-                        where=name,
+        text = "%s did not serve again within %g s: %s" % (", ".join(map(str, event["failed"])), limit, event.get("text") or "no answer")
+        return [finding("stability.recovery", "fail", text, "serves again", where=name,
                         why="a process that dies takes the service with it", fix="look at the restart policy of the units and at the logs of all ranks")]
     status = "pass" if seconds <= limit else "fail"
     text = "%s served again after %.0f s" % (", ".join(map(str, event["failed"])), seconds)
