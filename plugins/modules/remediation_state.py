@@ -212,13 +212,10 @@ def put_back(kept: journal.Kept) -> None:
         os.unlink(kept.path)
         return
     os.makedirs(os.path.dirname(kept.path), exist_ok=True)
-    with open(kept.path + ".new", "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        os.chmod(kept.path + ".new", kept.mode)
-        file.write(kept.text)
-    os.replace(kept.path + ".new", kept.path)
+    write(kept.path, kept.text, kept.mode)
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str, mode: int = 0o600) -> None:
     """Replace the file, with its content on disk before and its name after: a power cut leaves the old file or the new one.
 
     Raises:
@@ -227,7 +224,8 @@ def write(path: str, text: str) -> None:
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     handle = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
