@@ -13,6 +13,7 @@ from ..module_utils.evidence import bundle
 from ..module_utils.logs.placement import Facts
 from ..module_utils.logs.sources import Refused, Source, chunks
 from ..module_utils.node import collect, kernel_log, snapshot
+from ..module_utils.node.reader import Reader
 
 MAX_FILES = 20000
 SKEW = 0.5
@@ -228,8 +229,9 @@ def _bundle(path: str, accept_changed: bool, skews: Mapping[str, float]) -> Case
 
     sources = [
         source("logs/" + name, data) for name, data in sorted(opened.logs.items()) if data and kinds.get("logs/" + name, "file") in READ_KINDS]
-    if not any(kinds.get("logs/" + name) == "kernel" for name in opened.logs):
-        text = _kernel(path)
+    recorded = _recorded(path)
+    if recorded is not None and not any(kinds.get("logs/" + name) == "kernel" for name in opened.logs):
+        text = _kernel(recorded[0])
         if text:
             sources.append(source("kernel log", text.encode("utf-8", "replace")))
     cut = opened.account.get("cut")
@@ -237,16 +239,21 @@ def _bundle(path: str, accept_changed: bool, skews: Mapping[str, float]) -> Case
     if not sources:
         notes.append("The evidence of %s holds no log." % opened.node)
     age = _age(opened.account)
-    return Case([path], sources, notes, {}, age is not None and age < STARTING, ((opened.node, placement(path, opened.account)),))
+    return Case([path], sources, notes, {}, age is not None and age < STARTING, ((opened.node, placement(recorded, opened.account)),))
 
 
-def placement(path: str, account: Mapping[str, Any]) -> Facts:
-    """What the evidence at `path` knows of the node's GPUs and of the processes that use them; empty where it knows nothing."""
+def _recorded(path: str) -> Optional[Tuple[Reader, collect.Options]]:
+    """The snapshot inside a bundle, None where there is no whole one."""
     try:
         reader, options, _head = collect.open_root(path)
-        gpu = collect.gather(reader, options._replace(subset=("gpu",))).get("gpu")
     except snapshot.SnapshotError:
-        gpu = None
+        return None
+    return reader, options
+
+
+def placement(recorded: Optional[Tuple[Reader, collect.Options]], account: Mapping[str, Any]) -> Facts:
+    """What a snapshot and its account know of the node's GPUs and of the processes that use them; empty where they know nothing."""
+    gpu = collect.gather(recorded[0], recorded[1]._replace(subset=("gpu",))).get("gpu") if recorded is not None else None
     rows = [row for row in (gpu.get("gpus") if isinstance(gpu, dict) else None) or [] if isinstance(row, dict) and row.get("bdf")]
     users = [(user.get("pid"), row["bdf"]) for row in rows for user in row.get("processes") or [] if isinstance(user, dict)]
     listed = account.get("processes")
@@ -284,12 +291,8 @@ def _records(account: Mapping[str, Any]) -> List[Mapping[str, Any]]:
     return [record for record in records if isinstance(record, Mapping)] if isinstance(records, list) else []
 
 
-def _kernel(path: str) -> str:
+def _kernel(reader: Reader) -> str:
     """Kernel log among the commands of a snapshot, as its facts read it."""
-    try:
-        reader, _head = snapshot.open_snapshot(path)
-    except snapshot.SnapshotError:
-        return ""
     for argv in kernel_log.COMMANDS:
         ran = reader.memo.get(("run", *argv))
         if ran is not None and ran.out:
