@@ -69,7 +69,6 @@ class Stream:
         self.index = index
         self.name = name
         self.hint = node
-        self.booted = booted
         self.nodes: Dict[str, int] = {}
         self.outer: Dict[str, int] = {}
         self.comms: List[placement.Comm] = []

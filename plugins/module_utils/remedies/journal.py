@@ -77,26 +77,25 @@ def parse(text: Optional[str], machine: str, now: float) -> Dict[str, Any]:
     """
     if text is None:
         return empty(machine)
-    remedy = WAY_OUT
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise JournalError("The state file is no JSON; %s." % remedy) from None
+        raise JournalError("The state file is no JSON; %s." % WAY_OUT) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise JournalError("The state file is of another kind or version; %s." % remedy)
+        raise JournalError("The state file is of another kind or version; %s." % WAY_OUT)
     if machine and found.get("machine") != machine:
         raise JournalError(FOREIGN)
     entries = found.get("history")
     current = found.get("current")
     if not isinstance(entries, list) or not all(_sound(entry) and entry.get("outcome") in OUTCOMES for entry in entries):
-        raise JournalError("The history of the state file cannot be read; %s." % remedy)
+        raise JournalError("The history of the state file cannot be read; %s." % WAY_OUT)
     if current is not None and not (_sound(current) and current.get("phase") in PHASES):
-        raise JournalError("The remedy under way in the state file cannot be read; %s." % remedy)
+        raise JournalError("The remedy under way in the state file cannot be read; %s." % WAY_OUT)
     if current is not None and current["started"] > now + 3600:
-        raise JournalError("The remedy under way in the state file was begun in the future; set the clock, or %s." % remedy)
+        raise JournalError("The remedy under way in the state file was begun in the future; set the clock, or %s." % WAY_OUT)
     if current is not None and now - current["started"] > STALE:
         raise JournalError("The remedy %s was left under way %d days ago; %s." % (
-            str(current["remedy"])[:60], (now - current["started"]) / DAY, remedy))
+            str(current["remedy"])[:60], (now - current["started"]) / DAY, WAY_OUT))
     return {"schema": SCHEMA, "machine": str(found.get("machine") or ""), "current": current, "history": list(entries)}
 
 

@@ -18,7 +18,7 @@ import concurrent.futures, hashlib, json, os, sys, time
 from huggingface_hub import HfApi, hf_hub_url, snapshot_download
 from huggingface_hub.utils import build_hf_headers
 model, revision, local = os.environ["W_MODEL"], os.environ["W_REVISION"] or None, os.environ["W_FOLDER"] or None
-workers, END = int(os.environ["W_WORKERS"]), ".inferops-vllm.incomplete"
+workers, END = int(os.environ["W_WORKERS"]), "@BEGUN@"
 # The hub serves larger files by Xet alone.
 LARGEST = 50 * 10**9
 
@@ -169,4 +169,4 @@ except Exception as exc:
         cause = cause.__cause__ or cause.__context__
     print("PROBLEM " + " | ".join(chain), flush=True)
     os._exit(3)
-"""
+""".replace("@BEGUN@", BEGUN)
