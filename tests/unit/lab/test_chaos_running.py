@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import chaos, lab, machine, vm
+from tests.lab import chaos, vm
 from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 pytestmark = pytest.mark.lab
 SEEDS = chaos.today(datetime.datetime.now(datetime.timezone.utc).date())
@@ -21,13 +22,7 @@ SEEDS = chaos.today(datetime.datetime.now(datetime.timezone.utc).date())
 
 @pytest.fixture(scope="module")
 def settings(request: pytest.FixtureRequest) -> Iterator[Settings]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node for minutes: ask for it with -m lab")
-    if reason := machine.obstacle() or vm.missing():
-        pytest.skip(reason)
-    found = Settings.from_environment()
-    if lab.recorded(found):
-        pytest.skip("a lab is up already, which this would take down")
+    found = own.asked(request, "boots a node for minutes", vm.missing)
     with chaos.arena(found, SEEDS, print):
         yield found
 

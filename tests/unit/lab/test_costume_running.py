@@ -8,9 +8,6 @@ system is in the cache). Does not touch a lab that is up already.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +16,10 @@ from typing import Any
 import pytest
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node import collect
-from tests.lab import apt_repo, costume, lab, machine, vm
+from tests.lab import apt_repo, costume, vm
 from tests.lab.errors import LabError
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 NODE = "node1"
 SECTIONS = ("driver", "gpu", "fabric", "rdma", "gpudirect")
@@ -48,15 +46,9 @@ class Lab:
     def reboot(self) -> None:
         costume.reboot(self.settings, NODE)
 
-    def ansible(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        path = Path(sys.executable).with_name(program)
-        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg")}
-        argv = [str(path), "-i", str(self.settings.inventory), *arguments]
-        return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-
     def facts(self) -> dict[str, Any]:
-        done = self.ansible("ansible", NODE, "-m", "inferops.vllm.node_facts", "-a", "timeout=4", "-t", str(self.folder / "facts"))
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = own.ansible(self.settings, "ansible", NODE, "-m", "inferops.vllm.node_facts", "-a", "timeout=4", "-t", str(self.folder / "facts"))
+        assert done.returncode == 0, done.stdout
         found: dict[str, Any] = json.loads((self.folder / "facts" / NODE).read_text(encoding="utf-8"))["ansible_facts"]["vllm_node"]
         return found
 
@@ -64,8 +56,8 @@ class Lab:
         """Verdict of the node, and what fails or is unknown beyond what every container lacks."""
         report = self.folder / "reports"
         options = ["preflight_fail_on=never", "preflight_timeout=4", f"preflight_report_dir={report}"]
-        done = self.ansible("ansible-playbook", "inferops.vllm.preflight", *(word for option in options for word in ("-e", option)))
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = own.ansible(self.settings, "ansible-playbook", "inferops.vllm.preflight", *(word for option in options for word in ("-e", option)))
+        assert done.returncode == 0, done.stdout
         read = json.loads((report / "preflight.json").read_text(encoding="utf-8"))
         bad = {finding["id"] for finding in read["findings"] if finding["status"] in ("fail", "unknown", "warn")}
         return read["nodes"][NODE]["verdict"], bad - LACKS - self.unseen()
@@ -78,18 +70,9 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(1)], [], False, print)
+    settings = own.asked(request, "boots a node for minutes")
+    with own.nodes(settings):
         yield Lab(settings, tmp_path_factory.mktemp("costume"))
-    finally:
-        lab.down(settings, print)
 
 
 def plain(value: Any) -> Any:

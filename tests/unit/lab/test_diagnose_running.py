@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab import lab, machine
+from tests.lab import wheels
 from tests.lab.image import checkpoint
 from tests.lab.played import Played
-from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 UNIT = """[Service]
 ExecStart=/usr/bin/docker run --rm --name vllm --network host --ipc host -e VLLM_CPU_KVCACHE_SPACE=1 -e HF_HUB_OFFLINE=1 \
@@ -31,26 +31,15 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node and starts vLLM for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(1)], [], True, print)
+    settings = own.asked(request, "boots a node and starts vLLM for minutes")
+    with own.nodes(settings, image=True):
         made = Played(settings, tmp_path_factory.mktemp("diagnose"))
         result, said = made.play("image")
         assert result["rc"] == 0, said[-3000:]
         model = made.folder / "model"
         checkpoint.write(model)
-        made.shell("mkdir -p /root/model && rm -rf /root/good && mkdir /root/good")
-        for path in sorted(model.iterdir()):
-            made.shell(f"cat > /root/good/{path.name}", path.read_bytes())
+        made.shell("mkdir -p /root/model /root/good && tar -x -C /root/good", wheels.packed(model))
         yield made
-    finally:
-        lab.down(settings, print)
 
 
 def begin(node: Played, flags: str, before: str = "true") -> None:

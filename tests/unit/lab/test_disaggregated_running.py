@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab import costume, lab, machine, wheels
+from tests.lab import costume, wheels
 from tests.lab.errors import CannotRunHere
 from tests.lab.image import checkpoint
 from tests.lab.played import Played
-from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 KEY = "lab-api-key-of-the-pools-3310"
 # More than one block of the KV cache, which is 128 tokens on CPUs; a token is a byte.
@@ -124,21 +124,14 @@ def changed(said: str) -> int:
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots two nodes and starts two servers for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
+    settings = own.asked(request, "boots two nodes and starts two servers for minutes")
     try:
         router, nixl = wheels.fetch(settings, wheels.ROUTER), wheels.fetch(settings, wheels.NIXL, alone=True)
     except CannotRunHere as err:
         pytest.skip(str(err))
     folder = tmp_path_factory.mktemp("pools")
     checkpoint.write(folder / "tiny")
-    try:
-        lab.up(settings, [settings.container_node(1), settings.container_node(2)], [], True, print)
+    with own.nodes(settings, 2, image=True):
         played = Played(settings, folder)
         for node in ("node1", "node2"):
             played.shell("mkdir -p /var/lib/vllm/tiny /var/lib/vllm/nixl && tar -x -C /var/lib/vllm/tiny", wheels.packed(folder / "tiny"), node)
@@ -148,8 +141,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         inventory = folder / "pools.yml"
         inventory.write_text(INVENTORY % {"first": costume.find(settings, "node1").address, "key": KEY, "folder": folder})
         yield Cluster(played, inventory)
-    finally:
-        lab.down(settings, print)
 
 
 def test_a_router_that_is_not_there_is_told_before_anything_runs(cluster: Cluster) -> None:

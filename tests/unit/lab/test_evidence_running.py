@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,9 +19,10 @@ import pytest
 
 from ansible_collections.inferops.vllm.plugins.module_utils.evidence import bundle
 from tests.integration.test_diagnose import BROKEN, HEALTHY
-from tests.lab import costume, lab, machine
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab import costume
+from tests.lab.settings import Settings
 from tests.unit.evidence.secrets_planted import KNOWN, PLANTED
+from tests.unit.lab import own
 
 UNIT = """[Service]
 EnvironmentFile=/etc/vllm/secrets.env
@@ -52,26 +51,17 @@ class Lab:
         """Exit code, all that was printed, and the folder for what it wrote."""
         self.count += 1
         folder = self.folder / f"run{self.count}"
-        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_TIMEOUT": "5", "COLUMNS": "100"}
-        program = Path(sys.executable).with_name("ansible-playbook")
-        argv = [str(program), "-i", inventory or str(self.settings.inventory), name, "-e", f"evidence_dir={folder}", "-e", f"diagnose_report_dir={folder}-d"]
-        done = subprocess.run([*argv, *options], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-        assert "Traceback (most recent call last):\n  File" not in said
-        return done.returncode, said, folder
+        done = own.ansible(
+            self.settings, "ansible-playbook", name, "-e", f"evidence_dir={folder}", "-e", f"diagnose_report_dir={folder}-d", *options,
+            inventory=inventory, ANSIBLE_NOCOLOR="1", ANSIBLE_TIMEOUT="5", COLUMNS="100")
+        assert "Traceback (most recent call last):\n  File" not in done.stdout
+        return done.returncode, done.stdout, folder
 
 
 @pytest.fixture(scope="module")
 def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots nodes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(1), settings.container_node(2)], [], False, print)
+    settings = own.asked(request, "boots nodes")
+    with own.nodes(settings, 2):
         made = Lab(settings, tmp_path_factory.mktemp("evidence"))
         planted = "".join(line + "\n" for _kind, line, _secret in PLANTED)
         for node, log, end in (("node1", HEALTHY, "sleep 3600"), ("node2", BROKEN, "sleep 2; exit 1")):
@@ -79,8 +69,6 @@ def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             made.shell(node, "mkdir -p /etc/vllm; umask 077; cat > /etc/vllm/secrets.env", f"VLLM_API_KEY={KNOWN}\n".encode())
             made.shell(node, "cat > /etc/systemd/system/vllm.service; systemctl daemon-reload; systemctl start vllm; sleep 8", (UNIT % end).encode())
         yield made
-    finally:
-        lab.down(settings, print)
 
 
 def only(folder: Path) -> Path:

@@ -7,30 +7,21 @@ Asked for with `pytest -m lab tests/unit/lab/test_full_disk_running.py` (root; t
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab import chaos, lab, machine, vm
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab import chaos, vm
+from tests.unit.lab import own
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture
 def target(request: pytest.FixtureRequest) -> Iterator[chaos.Target]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node: ask for it with -m lab")
-    if reason := machine.obstacle() or vm.missing():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
+    settings = own.asked(request, "boots a node", vm.missing)
     with chaos.arena(settings, (1,), print):
         one = chaos.Target(settings, "container")
         one.reset()
@@ -40,9 +31,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[chaos.Target]:
 def remediate(target: chaos.Target, folder: Path) -> tuple[int, str, dict[str, Any]]:
     words = {"vllm_hardware": "b300", "remediate_allow": ["driver"], "driver_unhold": True, "remediate_report_dir": str(folder), "preflight_timeout": 240,
              "evidence_dir": str(folder / "evidence"), "remediate_budget": 20}
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "inferops.vllm.remediate_driver", "-i", str(target.settings.inventory)]
-    env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run([*argv, "-e", json.dumps(words)], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = own.ansible(target.settings, "ansible-playbook", "inferops.vllm.remediate_driver", "-e", json.dumps(words), ANSIBLE_NOCOLOR="1")
     return done.returncode, " ".join(done.stdout.split()), json.loads((folder / "remediation.json").read_text(encoding="utf-8"))
 
 

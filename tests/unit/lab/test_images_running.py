@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import lab, machine, registry
+from tests.lab import registry
 from tests.lab.played import Played
-from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WRONG = "wrong-Pw-7d1c2f"
@@ -24,18 +24,9 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node and pulls an image for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(1)], [], True, print)
+    settings = own.asked(request, "boots a node and pulls an image for minutes")
+    with own.nodes(settings, image=True):
         yield Played(settings, tmp_path_factory.mktemp("images"))
-    finally:
-        lab.down(settings, print)
 
 
 def test_no_fault_of_a_registry_leaves_more_than_a_sentence(node: Played) -> None:

@@ -9,24 +9,28 @@ are brought from bare to the container runtime in one run.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab import apt_repo, costume, lab, machine, vm
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab import apt_repo, costume, vm
+from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 NODE = "node1"
 FRESH = ("node2", "node3")
 NEWEST = "580.126.20"
 
 pytestmark = pytest.mark.lab
+
+
+def changes_of(text: str, node: str) -> int:
+    """Changed tasks of the node, -1 when the recap does not name it."""
+    found = re.search(node + r"\s+: .*changed=(\d+)", text)
+    return int(found.group(1)) if found else -1
 
 
 class Lab:
@@ -39,15 +43,13 @@ class Lab:
         return costume.run(self.settings, costume.find(self.settings, node), command).strip()
 
     def ansible(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [str(Path(sys.executable).with_name(program)), "-i", str(self.settings.inventory), *arguments]
-        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        return own.ansible(self.settings, program, *arguments, ANSIBLE_CALLBACK_RESULT_FORMAT="json")
 
     def module(self, name: str, /, *options: str, **arguments: Any) -> dict[str, Any]:
         """Result of a module, failed or not."""
         done = self.ansible("ansible", NODE, "-m", "inferops.vllm." + name, "-a", json.dumps(arguments), *options)
         found = re.search(r"(?:SUCCESS|CHANGED|FAILED!) => (\{.*\})", done.stdout, re.S)
-        assert found, done.stdout + done.stderr
+        assert found, done.stdout
         result: dict[str, Any] = json.loads(found.group(1))
         return result
 
@@ -58,9 +60,7 @@ class Lab:
         """Exit status, changed tasks of the node, and what was printed."""
         options = ("--limit", NODE + ",localhost", "--skip-tags", "container_runtime", "-e", "vllm_hardware=b300")
         done = self.ansible("ansible-playbook", "inferops.vllm.provision", *options, *arguments)
-        text = done.stdout + done.stderr
-        changed = re.search(NODE + r"\s+: .*changed=(\d+)", text)
-        return done.returncode, int(changed.group(1)) if changed else -1, text
+        return done.returncode, changes_of(done.stdout, NODE), done.stdout
 
     def versions(self) -> dict[str, str]:
         rows = self.run("/usr/bin/dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n' 'nvidia-*' 'libnvidia-compute'").splitlines()
@@ -72,16 +72,8 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node for minutes: ask for it with -m lab")
-    if reason := machine.obstacle() or vm.missing():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(number) for number in (1, 2, 3)], [], False, print)
-        apt_repo.serve(settings)
+    settings = own.asked(request, "boots a node for minutes", vm.missing)
+    with own.nodes(settings, 3), own.packages(settings):
         one = Lab(settings)
         for name in (NODE, *FRESH):
             costume.dress(settings, name, "b300", ["driver_r575"])
@@ -91,9 +83,6 @@ def node(request: pytest.FixtureRequest) -> Iterator[Lab]:
         one.install("nvidia-driver-pinning-575")
         one.install("nvidia-open nvidia-fabricmanager-575")
         yield one
-    finally:
-        apt_repo.stop(settings)
-        lab.down(settings, print)
 
 
 def test_pins_and_holds_are_named_before_anything_is_touched(node: Lab) -> None:
@@ -137,8 +126,8 @@ def test_two_bare_nodes_are_brought_to_the_container_runtime(node: Lab) -> None:
     """The whole of provision on two nodes at once: what the dry run announces is what then changes, and a second run changes nothing."""
     def provision(*options: str) -> tuple[str, dict[str, int], list[str]]:
         done = node.ansible("ansible-playbook", "inferops.vllm.provision", "--limit", ",".join((*FRESH, "localhost")), "-e", "vllm_hardware=b300", *options)
-        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
-        counts = {name: int(re.search(name + r"\s+: .*changed=(\d+)", done.stdout)[1]) for name in FRESH}  # type: ignore[index]
+        assert done.returncode == 0, done.stdout[-5000:]
+        counts = {name: changes_of(done.stdout, name) for name in FRESH}
         # A set: a module that two roles want is announced by both, and brought by the first.
         return done.stdout, counts, sorted({line for line in done.stdout.splitlines() if re.match(r"[+-](?![+-]{2} )", line)})
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab import apt_repo, processes, vm
+from tests.lab import vm
 from tests.lab.settings import REPOSITORY, Settings
+from tests.unit.lab import own
 
 NAME = "vm8"
 pytestmark = pytest.mark.lab
@@ -51,24 +52,10 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def box(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("runs a virtual machine for minutes: ask for it with -m lab")
-    if lack := vm.missing():
-        pytest.skip(lack)
+    own.wanted(request, "runs a virtual machine for minutes", vm.missing)
     settings = Settings.from_environment()
-    served_before = bool(processes.members(apt_repo.PROCESS))
-    vm.destroy(settings, NAME)
-    try:
-        apt_repo.serve(settings)
-        vm.create(settings, NAME, segment="socket")
-        vm.start(settings, NAME)
-        vm.wait(settings, NAME)
-        apt_repo.use(settings, NAME)
+    with own.virtual_machine(settings, NAME):
         yield Machine(settings)
-    finally:
-        vm.destroy(settings, NAME)
-        if not served_before:
-            apt_repo.stop(settings)
 
 
 def test_the_driver_is_built_for_the_running_kernel(box: Machine) -> None:

@@ -8,9 +8,7 @@ are in the cache). Does not touch a lab that is up already. The tests build on e
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.lab import costume, lab, machine
+from tests.lab import costume
 from tests.lab.image import checkpoint
 from tests.lab.settings import REPOSITORY, Settings
+from tests.unit.lab import own
 
 KEY = "remediation-key-71c0"
 SCHEMA = json.loads((REPOSITORY / "docs" / "schemas" / "remediation-report-1.schema.json").read_text(encoding="utf-8"))
@@ -57,9 +56,8 @@ class Lab:
         return costume.run(self.settings, costume.find(self.settings, node), command).strip()
 
     def ansible(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [str(Path(sys.executable).with_name(program)), "-i", str(self.settings.inventory), "-i", str(self.folder / "declared.json"), *arguments]
-        env = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
-        return subprocess.run(argv, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        return own.ansible(self.settings, program, "-i", str(self.folder / "declared.json"), *arguments, cwd=self.folder, ANSIBLE_NOCOLOR="1",
+                           ANSIBLE_FORCE_COLOR="0")
 
     def remediate(self, *options: str, **words: Any) -> Run:
         folder = self.folder / "reports"
@@ -83,16 +81,9 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots nodes and serves a model for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
+    settings = own.asked(request, "boots nodes and serves a model for minutes")
     folder = tmp_path_factory.mktemp("remediation")
-    try:
-        lab.up(settings, [settings.container_node(1), settings.container_node(2)], [], True, print)
+    with own.nodes(settings, 2, image=True):
         one = Lab(settings, folder)
         checkpoint.write(folder / "tiny")
         copied = one.ansible("ansible", "vllm_nodes", "-m", "ansible.builtin.copy", "-a", f"src={folder}/tiny/ dest=/var/lib/vllm/tiny/ mode=preserve")
@@ -100,8 +91,6 @@ def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         deployed = one.ansible("ansible-playbook", "inferops.vllm.deploy")
         assert deployed.returncode == 0, deployed.stdout[-4000:]
         yield one
-    finally:
-        lab.down(settings, print)
 
 
 def test_settings_that_drifted_are_written_again_and_the_service_is_proven(replicas: Lab) -> None:

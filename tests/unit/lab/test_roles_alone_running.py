@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab import apt_repo, costume, lab, machine, vm, wheels
+from tests.lab import costume, vm, wheels
 from tests.lab.image import checkpoint
 from tests.lab.played import Played
-from tests.lab.settings import REPOSITORY, Settings
+from tests.lab.settings import REPOSITORY
+from tests.unit.lab import own
 
 NODE = "node1"
 ROLES = ("driver", "fabric", "rdma", "container_runtime", "interconnect", "image", "weights", "service", "evidence")
@@ -68,18 +69,10 @@ class Alone:
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node for minutes: ask for it with -m lab")
-    if reason := machine.obstacle() or vm.missing():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
+    settings = own.asked(request, "boots a node for minutes", vm.missing)
     folder = tmp_path_factory.mktemp("alone")
     checkpoint.write(folder / "tiny")
-    try:
-        lab.up(settings, [settings.container_node(1)], [], True, print)
-        apt_repo.serve(settings)
+    with own.nodes(settings, image=True), own.packages(settings):
         costume.dress(settings, NODE, "b300", ["driver_r575", "peermem_missing"])
         costume.use_repository(settings, NODE)
         played = Played(settings, folder)
@@ -88,9 +81,6 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         played.shell("mkdir -p /mnt/weights && mount -t tmpfs tmpfs /mnt/weights && mkdir /mnt/weights/Kimi-K3 && tar -x -C /mnt/weights/Kimi-K3",
                      wheels.packed(folder / "tiny"))
         yield Alone(played)
-    finally:
-        apt_repo.stop(settings)
-        lab.down(settings, print)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import apt_repo, processes, vm
+from tests.lab import apt_repo, vm
 from tests.lab.settings import Settings
+from tests.unit.lab import own
 
 NAME = "vm9"
 pytestmark = pytest.mark.lab
@@ -43,24 +44,10 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("runs a virtual machine for minutes: ask for it with -m lab")
-    if lack := vm.missing():
-        pytest.skip(lack)
+    own.wanted(request, "runs a virtual machine for minutes", vm.missing)
     settings = Settings.from_environment()
-    served_before = bool(processes.members(apt_repo.PROCESS))
-    vm.destroy(settings, NAME)
-    try:
-        apt_repo.serve(settings)
-        vm.create(settings, NAME, segment="socket")
-        vm.start(settings, NAME)
-        vm.wait(settings, NAME)
-        apt_repo.use(settings, NAME)
+    with own.virtual_machine(settings, NAME):
         yield Machine(settings)
-    finally:
-        vm.destroy(settings, NAME)
-        if not served_before:
-            apt_repo.stop(settings)
 
 
 def test_machine_is_a_machine(machine: Machine) -> None:

@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab import hub, lab, machine, processes, registry
+from tests.lab import hub, processes, registry
 from tests.lab.image import checkpoint
 from tests.lab.played import Played
 from tests.lab.settings import REPOSITORY, Settings
+from tests.unit.lab import own
 
 MODEL = "lab/tiny"
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -107,23 +108,16 @@ class Served:
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    if "lab" not in (request.config.getoption("-m") or ""):
-        pytest.skip("boots a node and pulls an image for minutes: ask for it with -m lab")
-    if reason := machine.obstacle():
-        pytest.skip(reason)
-    settings = Settings.from_environment()
-    if lab.recorded(settings):
-        pytest.skip("a lab is up already, which this would take down")
-    try:
-        lab.up(settings, [settings.container_node(1)], [], True, print)
-        served = Served(Played(settings, tmp_path_factory.mktemp("played")), tmp_path_factory.mktemp("hub"))
-        served.serve(settings)
-        result, said = served.played.play("image")
-        assert result["rc"] == 0, said[-3000:]
-        yield served
-    finally:
-        processes.end("hub")
-        lab.down(settings, print)
+    settings = own.asked(request, "boots a node and pulls an image for minutes")
+    with own.nodes(settings, image=True):
+        try:
+            served = Served(Played(settings, tmp_path_factory.mktemp("played")), tmp_path_factory.mktemp("hub"))
+            served.serve(settings)
+            result, said = served.played.play("image")
+            assert result["rc"] == 0, said[-3000:]
+            yield served
+        finally:
+            processes.end("hub")
 
 
 @pytest.fixture(autouse=True)
