@@ -38,6 +38,7 @@ class ActionModule(ActionBase):
                 prepare.refuse(plan, node, play, recorded)
                 declared = {name for name in plan["nodes"] if hostvars[name].get("vllm_host_ip")}
                 wanted = prepare.wanted(plan, node, declared)
+                wanted["registry"] = str(hostvars[node].get("vllm_registry") or "")
                 wanted["names"] = list(dict.fromkeys(wanted["names"] + [str(name) for name in hostvars[node].get("preflight_names") or []]))
             else:
                 prepare.refuse_recorded(node, recorded)

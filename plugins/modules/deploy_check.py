@@ -62,6 +62,18 @@ options:
     description: Program of the container engine, empty without one. Set by the action.
     type: str
     default: ""
+  image:
+    description: The image of the plan, empty without one. Set by the action.
+    type: str
+    default: ""
+  registry:
+    description: Registry that an image without one comes from. Set by the action.
+    type: str
+    default: ""
+  weights:
+    description: V(model), V(path) and V(revision) of the plan, as M(inferops.vllm.weights) takes them; empty without weights. Set by the action.
+    type: dict
+    default: {}
   timeout:
     description: Seconds that a peer may take to answer.
     type: float
@@ -108,9 +120,14 @@ service:
   type: str
   sample: vllm
 settled:
-  description: The service that is deployed is up, starts at boot and answers.
+  description: The service that is deployed is up, starts at boot and answers, and the image and the weights of the plan are here.
   returned: success
   type: bool
+image:
+  description: Name to start the image of the plan by, empty when it is not here.
+  returned: success
+  type: str
+  sample: vllm/vllm-openai@sha256:82d6…
 headless:
   description: The deployed rank serves no API.
   returned: success
@@ -142,7 +159,7 @@ problems:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.inferops.vllm.plugins.module_utils.deploy import deployed, reach, watch
+from ansible_collections.inferops.vllm.plugins.module_utils.deploy import deployed, in_place, reach, watch
 from ansible_collections.inferops.vllm.plugins.module_utils.deploy.names import LINK_UNIT, ROUTER, SERVICE
 
 
@@ -154,7 +171,8 @@ def main() -> None:
             "limits": {"type": "dict", "default": {}}, "service": {"type": "str", "choices": ["", "vllm", "vllm-router"], "default": ""},
             "peers": {"type": "list", "elements": "dict", "default": []}, "ports": {"type": "list", "elements": "dict", "default": []},
             "names": {"type": "list", "elements": "str", "default": []}, "source": {"type": "str", "default": ""},
-            "engine": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}},
+            "engine": {"type": "str", "default": ""}, "image": {"type": "str", "default": ""}, "registry": {"type": "str", "default": ""},
+            "weights": {"type": "dict", "default": {}}, "timeout": {"type": "float", "default": 3.0}},
         supports_check_mode=True)
     given = module.params
     problems = reach.unresolved(given["names"]) + reach.unreached(given["source"], given["peers"], given["timeout"])
@@ -173,8 +191,12 @@ def main() -> None:
         problems += watch.no_earlier(service, found.get("number", 0))
     if problems:
         module.fail_json(msg="; ".join(problems[:6]), problems=problems)
+    image = in_place.image(given["image"], given["registry"], given["engine"]) if given["image"] and given["engine"] else ""
+    settled = bool(found) and watch.settled(service, bool(found["peers"])) and bool(image or not given["engine"] or not given["image"])
+    if settled and given["weights"]:
+        settled = in_place.has_weights(given["weights"]["model"], given["weights"]["path"], given["weights"]["revision"])
     module.exit_json(changed=False, cursor=watch.cursor_now(), invocation_id=watch.running(service + ".service"), deployed=found, service=service,
-                     settled=bool(found) and watch.settled(service, bool(found["peers"])),
+                     settled=settled, image=image,
                      headless=bool(found) and not watch.told(service).health_url)
 
 

@@ -15,7 +15,8 @@ def plan(**changes: Any) -> dict[str, Any]:
     def node(rank: int) -> dict[str, Any]:
         ports = {"master": 29501, "link": 29490}
         return {
-            "role": "worker" if rank else "head", "rank": rank, "engine": "engine", "env": {}, "image": "i@sha256:0", "container_engine": "docker",
+            "role": "worker" if rank else "head", "rank": rank, "engine": "engine", "env": {}, "argv": ["vllm", "serve", "/m"],
+            "image": "i@sha256:0", "container_engine": "docker",
             "ports": ports if rank else dict(ports, api=8000), "address": "10.0.0.%d" % (rank + 1), "reasons": [],
             "health_url": None if rank else "http://10.0.0.1:8000/health"}
 
@@ -60,6 +61,16 @@ def test_what_is_looked_for() -> None:
     assert worker["peers"] == [{"name": "a", "address": "10.0.0.1", "ports": [8000, 29490, 29501]}] and worker["names"] == ["a"]
     assert {port["what"] for port in head["ports"]} == {"api", "master", "link"} and worker["ports"] == []
     assert head["ports"][-1] == {"what": "api", "address": "10.0.0.1", "port": 8000} and head["engine"] == "docker"
+
+
+def test_what_has_to_be_there_for_a_start() -> None:
+    made = plan()
+    assert prepare.wanted(made, "a")["image"] == "i@sha256:0"
+    assert prepare.wanted(made, "a")["weights"] == {"model": "/m", "path": "/var/lib/vllm", "revision": ""}
+    made["nodes"]["a"].update(argv=["vllm", "serve", "o/m", "--revision", "c0"], env={"HF_HOME": "/w"}, image="")
+    assert prepare.wanted(made, "a")["image"] == "" and prepare.wanted(made, "a")["weights"] == {"model": "o/m", "path": "/w", "revision": "c0"}
+    made["nodes"]["b"].update(role="router", argv=["vllm-router"])
+    assert prepare.wanted(made, "b")["weights"] == {}
 
 
 def test_an_engine_on_one_node_asks_for_no_peer() -> None:
