@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -214,6 +214,9 @@ class ActionModule(ActionBase):
         answer: Dict[str, Any] = {"report": path, "left": left}
         if proof["verdict"] == "failed":
             answer.update(failed=True, msg="The service is not what it was on %s: %s" % (", ".join(proof["nodes"])[:100], proof["why"][:300]))
+        elif left and all(problems == ["node.reachable"] for problems in left.values()):
+            raise AnsibleConnectionFailure("%d of %d nodes did not answer, so nothing is known of them: %s" % (
+                len(left), len(look.cases), ", ".join(sorted(left))[:200]))
         if left:
             answer.update(failed=True, msg="Not mended: %s. The report says what is left and why." % ", ".join(sorted(left))[:200])
         return answer

@@ -156,8 +156,11 @@ def cases_of(nodes: Sequence[Node], context: Context, findings: Sequence[Mapping
 def _bad(f: Mapping[str, Any], wanted: Request) -> bool:
     if f["status"] not in BAD or f["node"] == CLUSTER:
         return False
-    # An unknown is no fault yet: it is looked at again, not mended. A node that cannot be read at all is a person's.
-    if f["status"] == "unknown" and f["id"] != "node.reachable":
+    # A node that cannot be read at all is a person's, whatever is looked at.
+    if f["id"] == "node.reachable":
+        return True
+    # An unknown is no fault yet: it is looked at again, not mended.
+    if f["status"] == "unknown":
         return False
     return not wanted.areas or _inside(str(f["id"]), wanted.areas)
 

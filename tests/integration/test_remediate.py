@@ -98,3 +98,15 @@ def test_bad_input_is_refused_before_a_node_is_read(playbook, inventory, tmp_pat
     assert run.rc == 2 and document is None
     assert said in " ".join(run.text.split()), run.text
     assert "Traceback" not in run.text
+
+
+@pytest.mark.parametrize("name", ["inferops.vllm.remediate", "inferops.vllm.remediate_driver", "inferops.vllm.remediate_rdma"])
+def test_a_node_that_does_not_answer_is_never_healthy(playbook, inventory, tmp_path, name) -> None:
+    hosts = inventory({"sound": b300(), "down": {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_connection": "ssh"}}, vllm_hardware="b300")
+    run, document = remediate(playbook, hosts, tmp_path / "r", name=name)
+    assert run.rc == 4, run.text
+    assert document["outcome"] == "left" and document["nodes"]["down"]["after"] == "unreachable"
+    assert [step["problems"] for step in document["nodes"]["down"]["left"]] == [["node.reachable"]]
+    assert "down: still to do: node.reachable" in run.text and "1 node needs nothing." in run.text, run.text
+    _run, document = remediate(playbook, hosts, tmp_path / "c", "--check", name=name)
+    assert [step["problems"] for step in document["nodes"]["down"]["steps"]] == [["node.reachable"]]

@@ -96,6 +96,7 @@ class Target:
             vm.create(self.settings, self.name)
             vm.start(self.settings, self.name)
             vm.wait(self.settings, self.name, limit=LONG)
+            lab.write_inventory(self.settings)
             costume.dress(self.settings, self.name, "b300")
             costume.use_repository(self.settings, self.name)
             names = ("nvidia-open", "nvidia-dkms-open", "nvidia-kernel-common", "libnvidia-compute", "nvidia-utils", "nvidia-modprobe", "nvidia-persistenced")

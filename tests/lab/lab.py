@@ -142,16 +142,21 @@ def up(
             for node in nodes:
                 took = ssh.wait(settings, node, BOOT_LIMIT)
                 say(f"container {node.name} at {node.address} takes logins after {took:.1f} s")
-            digest = recorded(settings).get("image", {}).get("digest")
             if image is not None:
-                digest = _publish(settings, image.result(), say)
+                _publish(settings, image.result(), say)
             for name in machines:
                 say(f"virtual machine {name} takes logins after {vm.wait(settings, name):.1f} s")
-        settings.inventory.parent.mkdir(parents=True, exist_ok=True)
-        settings.inventory.write_text(
-            inventory.text(settings, everyone, digest, machine_vars(settings)), encoding="utf-8"
-        )
+        write_inventory(settings)
         say(f"lab is up after {time.monotonic() - begun:.1f} s")
+
+
+def write_inventory(settings: Settings) -> None:
+    """The inventory of the nodes and machines that are recorded now; a machine that was made anew has another port."""
+    digest = recorded(settings).get("image", {}).get("digest")
+    settings.inventory.parent.mkdir(parents=True, exist_ok=True)
+    settings.inventory.write_text(
+        inventory.text(settings, recorded_nodes(settings), digest, machine_vars(settings)), encoding="utf-8"
+    )
 
 
 def machine_vars(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -163,18 +168,17 @@ def machine_vars(settings: Settings) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _publish(settings: Settings, made: build.Image, say: Say) -> str:
-    """Push the image unless the registry has it; returns its digest."""
+def _publish(settings: Settings, made: build.Image, say: Say) -> None:
+    """Push the image unless the registry has it, and note it."""
     client = registry.client(settings)
     digest = client.digest(IMAGE_NAME, IMAGE_TAG)
     if digest != made.digest:
         digest = build.push(made, client, IMAGE_NAME, IMAGE_TAG)
-    _note(settings, image=asdict(made))
+    _note(settings, image={**asdict(made), "digest": digest})
     say(
         f"image {settings.registry}/{IMAGE_NAME}:{IMAGE_TAG} is {digest}, "
         f"{made.size / 1e9:.2f} GB, vLLM {made.vllm_version}"
     )
-    return digest
 
 
 def down(settings: Settings, say: Say) -> None:

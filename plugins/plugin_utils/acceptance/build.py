@@ -12,6 +12,8 @@ from ansible_collections.inferops.vllm.plugins.module_utils.serving import start
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.result import FAILED, NOT_VERIFIED, PASSED, STAGES, not_run
 
 SCHEMA = "inferops.vllm/verify/1"
+FEATURES = ("tool_calling", "reasoning")
+"""What is asked of a server when no plan says what it serves."""
 TITLES = {"start": "Start", "request": "Request", "prefix": "Prefix cache", "concurrency": "Concurrency", "stability": "Stability"}
 
 
@@ -87,7 +89,7 @@ def prepared(plan: Mapping[str, Any]) -> Dict[str, Any]:
                 endpoints.append(base)
     return {
         "endpoints": endpoints, "route": route, "model": names[0] if names else given.get("model", str(plan.get("model") or "")),
-        "version": str(plan.get("vllm_version") or ""), "features": [str(f) for f in plan.get("features") or []], "flags": given,
+        "version": str(plan.get("vllm_version") or ""), "features": [str(f) for f in plan.get("features", FEATURES) or []], "flags": given,
         "engine": next((str(e.get("container_engine")) for e in nodes.values() if e.get("container_engine")), "none"),
         "units": {name: "vllm-router.service" if e.get("role") == "router" else "vllm.service" for name, e in nodes.items()},
         "engines": [{"name": e.get("name"), "nodes": e.get("nodes")} for e in plan.get("engines") or [] if isinstance(e, Mapping)],

@@ -160,6 +160,11 @@ def test_what_the_plan_says_is_asked() -> None:
     assert build.prepared(plan)["route"] == "http://r:30000" and build.prepared({})["endpoints"] == []
 
 
+def test_a_plan_without_features_has_none_asked() -> None:
+    assert build.prepared({"features": ["reasoning"]})["features"] == ["reasoning"] and build.prepared({"features": []})["features"] == []
+    assert build.prepared({})["features"] == ["tool_calling", "reasoning"], "no plan says what is served"
+
+
 def test_the_ramps_own_numbers_fit_the_report() -> None:
     assert set(level(1)) == set(_level_fields())
 
