@@ -250,6 +250,8 @@ def build_ready(node: Node, context: Context) -> Outcome:
     if not built and not for_kernel:
         states = ["%s %s" % (short(text(m, "version") or "?", 20), short(text(m, "status") or "?", 20)) for m in ours[:2]]
         return failed("DKMS has %s, none for %s" % (", ".join(states), short(kernel, 40)), required)
+    if built and for_kernel is False:
+        return failed("DKMS calls %s built for %s, and its file is damaged" % (short(text(built[0], "version") or "it", 30), short(kernel, 40)), required)
     return passed("headers, compiler, DKMS %s" % short(text((built or ours)[0], "version") or "module", 30), required)
 
 

@@ -58,6 +58,7 @@ LOG_KINDS = (
         r"|None of the NVIDIA (?:graphics adapters|devices) were initialized")),
     ("bar_invalid", re.compile(r"This PCI I/O region assigned to your NVIDIA device is invalid")),
 )
+DAMAGED = "the module's file is damaged, as a power cut leaves it"
 
 
 def commands(options: Options) -> List[Sequence[str]]:
@@ -133,7 +134,7 @@ def collect(reader: Reader, options: Options) -> Dict[str, Any]:
         "loaded_flavour": loaded_flavour,
         "installed": modinfo.get("version"),
         "installed_flavour": flavour(modinfo.get("license", "")),
-        "installed_for_kernel": _for_kernel(modinfo, kernel) if "installed" not in unknown else None,
+        "installed_for_kernel": None if "installed" in unknown and unknown["installed"] != DAMAGED else _for_kernel(modinfo, kernel),
         "userspace": _userspace(reader) or (smi.library_version(said) if mismatch else None),
         "cuda": smi.parse(queried.out).get("cuda_version"),
         "mismatch": mismatch,
@@ -188,7 +189,9 @@ def _modinfo(reader: Reader, unknown: Dict[str, str]) -> Dict[str, str]:
             unknown["installed"] = "modinfo nvidia named no version"
             fields.pop("version", None)
         return fields
-    if ran.error or "not found" not in ran.err + ran.out:
+    if not ran.error and "could not get modinfo" in ran.err + ran.out:
+        unknown["installed"] = DAMAGED
+    elif ran.error or "not found" not in ran.err + ran.out:
         unknown["installed"] = ran.reason("modinfo")
     return {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ..node.driver import DKMS, parse_dkms
 from ..node.text import table
 from ..node.text import version as numbers
 from . import apt, rpm
@@ -102,7 +103,7 @@ def look(node: Node) -> State:
         for path in rpm.LOCK_FILES:
             pins += rpm.parse_locks(node.read(path) or "", path)
     kernels = tuple(sorted(name for name in node.names("/boot") if name.startswith(("vmlinuz-", "vmlinux-"))))
-    built = node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc == 0
+    built = _has_module(node)
     return State(row, kernel, installed, broken, held, pins, bool(node.names("/lib/modules/%s/build" % kernel)), built, kernels)
 
 
@@ -336,6 +337,8 @@ def ensure(node: Node, request: Request, check: bool) -> Outcome:
         raise
     if choice.builds and request.headers:
         _build(node, state.kernel)
+    # DKMS does not wait for the disk: after a power cut its modules would be empty files that it calls installed.
+    node.run(["sync"], APPLY)
     after = look(node)
     _verify(state, after, choice, request)
     if state.family.manager == "dnf" and request.driver and request.pin != "none":
@@ -410,12 +413,26 @@ def _apply(
 
 def _build(node: Node, kernel: str) -> None:
     """Have DKMS build what is not there. Raises Refused when it cannot."""
-    if node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc == 0:
+    if _has_module(node):
         return
     node.say("building the driver's modules for %s" % kernel)
     ran = node.run(["dkms", "autoinstall", "-k", kernel], APPLY)
-    if node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc:
+    # It takes what it built once for installed; a file that a power cut left empty is built anew only after it was taken away.
+    for same in _installed_modules(node, kernel) if not _has_module(node) else []:
+        node.run(["dkms", "remove", *same], APPLY)
+        ran = node.run(["dkms", "install", *same], APPLY)
+    if not _has_module(node):
         raise Refused("DKMS did not build the driver's modules for %s: %s" % (kernel, apt.why(ran.text)), "build")
+
+
+def _has_module(node: Node) -> bool:
+    return node.run(["modinfo", "-F", "version", "nvidia"], QUERY).rc == 0
+
+
+def _installed_modules(node: Node, kernel: str) -> List[List[str]]:
+    """Arguments that name to DKMS each NVIDIA module that it calls installed for `kernel`."""
+    return [["-m", known["module"], "-v", known["version"], "-k", kernel] for known in parse_dkms(node.run(DKMS, QUERY).text)
+            if known["module"] != "gdrdrv" and known.get("kernel") == kernel and known["status"].startswith("installed")]
 
 
 def _half(node: Node, reason: str) -> str:

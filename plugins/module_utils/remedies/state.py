@@ -43,7 +43,7 @@ class State(NamedTuple):
         recorded: the facts are those of a recording; nothing can be changed.
         modules: the node can load kernel modules (it is no container); None not known.
         driver: ``old``: what is on disk is too old as well. ``pending``: the disk is fine and the loaded module is another. ``proprietary``: open
-            modules are demanded. ``not_built``: installed, not for this kernel. ``absent``: none on disk.
+            modules are demanded. ``not_built``: installed, not for this kernel, or its file is damaged. ``absent``: none on disk.
         headers: headers of the running kernel are there.
         packages: names of packages that are broken (half configured), empty when none.
         secure_boot: Secure Boot is on.
@@ -155,6 +155,8 @@ def _driver(node: Node, context: Context) -> str:
     if disk is None and not isinstance(facts, dict):
         return UNKNOWN
     lowest = tuple(context.driver_min)
+    if disk is None and node.why_unknown("driver.installed") and flag(facts, "installed_for_kernel") is False:
+        return "not_built"
     if disk is None:
         return "absent" if value is None and not node.why_unknown("driver.installed") else UNKNOWN if value is None else "not_built"
     if version(disk)[: len(lowest)] < lowest:

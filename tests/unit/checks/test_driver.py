@@ -192,6 +192,8 @@ def test_build_ready() -> None:
     assert (found["status"], found["severity"]) == ("fail", "warn")
     assert found["observed"] == "DKMS has 580.95.05 installed, none for 6.8.0-85-generic"
     assert status("driver.build_ready", without(changed("driver.build", dkms()), "host.kernel")) == "unknown"
+    damaged = one("driver.build_ready", put(changed("driver.build", dkms()), "driver.installed_for_kernel", False))
+    assert damaged["status"] == "fail" and damaged["observed"] == "DKMS calls 580.95.05 built for 6.8.0-85-generic, and its file is damaged"
 
 
 def test_build_ready_of_packaged_modules() -> None:

@@ -134,6 +134,14 @@ def test_module_of_another_kernel_is_not_for_this_one() -> None:
     assert "exited with 1" in facts["unknown"]["installed"] and facts["installed_for_kernel"] is None
 
 
+def test_a_file_that_a_power_cut_left_empty_is_told_from_a_module_that_is_not_there() -> None:
+    said = "modinfo: ERROR: could not get modinfo from 'nvidia': Invalid argument\n"
+    facts = bare(commands={driver.MODINFO: Ran(1, "filename:       /lib/modules/x/updates/dkms/nvidia.ko\n", said)})
+    assert facts["installed"] is None and facts["unknown"]["installed"] == driver.DAMAGED and facts["installed_for_kernel"] is False
+    facts = bare(commands={driver.MODINFO: Ran(1, "", "modinfo: ERROR: Module nvidia not found.\n")})
+    assert facts["installed"] is None and "installed" not in facts["unknown"]
+
+
 def test_library_is_found_over_several_links() -> None:
     folder = "/usr/lib/x86_64-linux-gnu/"
     assert bare(links={

@@ -35,6 +35,7 @@ class Debian:
         self.refuses = ""
         self.breaks: dict[str, str] = {}
         self.built = True
+        self.known = False
         self.room = 1 << 40
         self.users: list[str] = []
         self.calls: list[tuple[str, ...]] = []
@@ -50,11 +51,19 @@ class Debian:
         if argv[0] == "modinfo":
             return Ran(0 if self.built else 1, "")
         if argv[0] == "dkms":
-            self.built = not self.refuses
-            return Ran(0 if self.built else 10, "Error! Bad return status for module build on kernel: %s\n" % KERNEL)
+            if argv[1] == "status":
+                return Ran(0, "nvidia/580.126.20, %s, x86_64: installed\n" % KERNEL if self.known else "")
+            if argv[1] == "remove":
+                self.known = False
+            elif not self.known:
+                self.built = not self.refuses
+                return Ran(0 if self.built else 10, "Error! Bad return status for module build on kernel: %s\n" % KERNEL)
+            return Ran(0, "")
         if argv[0] == "dpkg":
             if "--configure" in argv:
                 self.states = {}
+            return Ran(0, "")
+        if argv[0] == "sync":
             return Ran(0, "")
         if argv[0] == "apt-get":
             return self.apt_get(argv)
@@ -292,6 +301,19 @@ def test_modules_that_were_never_built_are_built() -> None:
     assert node.ensure()["changed"] and node.built and not node.ensure()["changed"]
     node.built, node.refuses = False, "no compiler"
     with pytest.raises(Refused, match=r"DKMS did not build the driver's modules for .* Bad return status"):
+        node.ensure()
+
+
+def test_modules_that_a_power_cut_left_empty_are_built_anew() -> None:
+    node = Debian(nvidia_open="580.126.20-1", nvidia_utils="580.126.20-1")
+    node.ensure()
+    node.built, node.known, node.calls = False, True, []
+    assert node.ensure()["changed"] and node.built
+    same = ("-m", "nvidia", "-v", "580.126.20", "-k", KERNEL)
+    assert [call for call in node.calls if call[0] == "dkms" and call[1] in ("remove", "install")] == [("dkms", "remove", *same), ("dkms", "install", *same)]
+    assert node.calls.index(("sync",)) > node.calls.index(("dkms", "install", *same)), "and this time they are on the disk"
+    node.built, node.known, node.refuses = False, True, "no compiler"
+    with pytest.raises(Refused, match=r"DKMS did not build"):
         node.ensure()
 
 
