@@ -20,8 +20,8 @@ molecule-lab: $(VENV)/test.done  ## Scenarios on test nodes (root); LAB_SCENARIO
 	if [ -n "$$reason" ]; then echo "molecule-lab: left out: $$reason"; else \
 	for scenario in $(LAB_SCENARIOS); do SECONDS=0; molecule test -s $$scenario; echo "molecule $$scenario: $$SECONDS s"; done; fi
 
-# All of them (LAB_TESTS=tests/unit/lab) take more than an hour: images, weights, provisioning, pools, roles and chaos have nodes of their own, too.
-LAB_TESTS ?= $(addprefix tests/unit/lab/test_,costume_running.py vm_running.py evidence_running.py)
+# All of them (LAB_TESTS=tests/unit/lab) take more than an hour: images, weights, provisioning, pools and roles have nodes of their own, too.
+LAB_TESTS ?= $(addprefix tests/unit/lab/test_,costume_running.py vm_running.py evidence_running.py chaos_running.py)
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else \
@@ -35,7 +35,7 @@ molecule-rdma-fault: $(VENV)/test.done  ## Faults of RDMA on two virtual machine
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "molecule-rdma-fault: left out: $$reason"; else molecule test -s rdma_fault; fi
 
-# Not part of `make test`: three seeds of it alone take a quarter of an hour (pytest -m lab tests/unit/lab/test_chaos_running.py).
+# Three of the seeds, others every day, are part of `make test`.
 test-chaos: $(VENV)/test.done  ## A driver remediation killed at twenty random points, and run again (root, an hour)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-chaos: left out: $$reason"; else PYTHONPATH=collections $(BIN)/python -m tests.lab.chaos --all; fi
