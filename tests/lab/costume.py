@@ -84,7 +84,8 @@ def run(settings: Settings, node: Node, command: str, data: bytes = b"", timeout
     except subprocess.TimeoutExpired as err:
         raise LabError(f"on {node.name}, `{command[:60]}` took longer than {timeout:.0f} s") from err
     if done.returncode:
-        raise LabError(f"on {node.name}, `{command[:60]}` failed: {done.stderr.decode(errors='replace').strip()[-500:]}")
+        said = done.stderr.decode(errors="replace").strip()[-500:]
+        raise LabError(f"on {node.name}, `{command[:60]}` failed with exit status {done.returncode}: {said}")
     return done.stdout.decode(errors="replace")
 
 

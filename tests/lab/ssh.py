@@ -51,7 +51,8 @@ def config_text(settings: Settings, nodes: Iterable[Node]) -> str:
         f"  IdentityFile {settings.ssh_key}\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {settings.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 5\n  LogLevel ERROR\n"
-        "  ServerAliveInterval 5\n  ServerAliveCountMax 2\n"
+        # A node whose servers have all cores to themselves may be silent for long.
+        "  ServerAliveInterval 5\n  ServerAliveCountMax 12\n"
     )
     return "".join(parts) + common
 
