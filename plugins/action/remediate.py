@@ -188,6 +188,7 @@ class ActionModule(ActionBase):
             # A diagnosis tells of an earlier start: whether it still holds, the next start shows.
             entry["left"] = [step for step in remediation.programme_of(case, wanted)
                              if not (step["remedy"] in mended and all(p in CLASSES for p in step["problems"]))]
+            remediation.tell_failed(entry["left"], case.node, content["rounds"])
             blocking = [p for step in entry["left"] for p in step["problems"] if case.problems.get(p) == "block"
                         and not (p in CLASSES and step["remedy"] in mended)]
             unread, blind = remediation.unread(case.node, look.findings, wanted)

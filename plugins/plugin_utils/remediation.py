@@ -281,6 +281,16 @@ def programme_of(case: Case, wanted: Request) -> List[Dict[str, Any]]:
             for step in steps_of(case, wanted.budget)]
 
 
+def tell_failed(left: Sequence[Dict[str, Any]], node: str, rounds: Sequence[Mapping[str, Any]]) -> None:
+    """Have each step in `left` that this run tried on `node` in vain say why, instead of what it would do."""
+    failed = {r["remedy"]: r["outcomes"][node] for r in rounds if node in r["act"] and not r["outcomes"].get(node, {"mended": True})["mended"]}
+    for step in left:
+        found = failed.get(step["remedy"])
+        if step["kind"] == "remedy" and found:
+            why = found["why"] or "still not good: %s" % ", ".join([*found["unmended"], *found["worse"]])
+            step.update(kind="given_up", why="%s: %s" % (REMEDIES[step["remedy"]].title, short(why, 300)))
+
+
 def stamp(now: float) -> str:
     """Time as ``2026-11-29T22:10:00Z``."""
     return datetime.datetime.fromtimestamp(int(now), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

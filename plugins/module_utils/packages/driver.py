@@ -390,6 +390,9 @@ def _configure(node: Node) -> None:
 def _apply(
     node: Node, state: State, request: Request, choice: Choice, needs: Mapping[str, str], change: Transaction, broken: bool,
 ) -> None:
+    if "dpkg" in state.broken:
+        # After an interruption apt does nothing before dpkg has gone through its own notes.
+        _configure(node)
     if needs or choice.remove:
         if state.family.manager == "apt":
             steps = apt.apply_commands(needs, choice.remove, request.unhold, _reinstall(state))

@@ -61,7 +61,9 @@ class Debian:
             return Ran(0, "")
         if argv[0] == "dpkg":
             if "--configure" in argv:
-                self.states = {}
+                # What must be reinstalled stays as it is; the notes of what was under way are worked off all the same.
+                self.states = {name: state for name, state in self.states.items() if state.endswith("R")}
+                self.folders.pop(apt.INTERRUPTED, None)
             return Ran(0, "")
         if argv[0] == "sync":
             return Ran(0, "")
@@ -74,6 +76,8 @@ class Debian:
             return Ran(100, "Err:1 http://repo ./ InRelease\nE: Failed to fetch http://repo/InRelease  Connection refused\n") if self.breaks.get(
                 "update") else Ran(0, "")
         specs = list(argv[list(argv).index("install") + 1:])
+        if self.folders.get(apt.INTERRUPTED) and "-s" not in argv and "--print-uris" not in argv:
+            return Ran(100, "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem.\n")
         if "--download-only" in argv and self.breaks.get("download"):
             return Ran(100, "E: Failed to fetch http://repo/pool/x.deb  Connection refused\n")
         if "--print-uris" in argv:
@@ -208,6 +212,16 @@ def test_unfinished_packages() -> None:
     assert node.ensure(True, repair=True)["changed"], "at the right version, but not whole"
     assert node.ensure(repair=True)["changed"] and not node.states
     assert not node.ensure(repair=True)["changed"]
+
+
+def test_a_power_cut_in_the_middle_of_an_installation() -> None:
+    node = old()
+    node.states = {"nvidia-utils": "iHR", "nvidia-open": "iU "}
+    node.folders[apt.INTERRUPTED] = ["0001"]
+    refused(node, "broken", "dpkg (was interrupted)", ["dpkg", "nvidia-open", "nvidia-utils"])
+    assert node.ensure(True, repair=True)["changed"] and node.folders[apt.INTERRUPTED]
+    assert node.ensure(repair=True)["changed"] and not node.states
+    assert not node.ensure()["changed"]
 
 
 def test_somebody_elses_unfinished_package_is_told_only() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.plan.resolve import resolve
 from ansible_collections.inferops.vllm.plugins.module_utils.remedies import journal
-from ansible_collections.inferops.vllm.plugins.plugin_utils.remediation import Request, cases_of, interrupted, unread
+from ansible_collections.inferops.vllm.plugins.plugin_utils.remediation import Request, cases_of, interrupted, tell_failed, unread
 
 NOW = 1.8e9
 
@@ -40,3 +40,21 @@ def test_a_state_file_of_another_machine_is_refused_and_nothing_of_it_is_gone_on
         node = Node("a", {"service": {"remediation": text, "remediation_foreign": foreign}}, {})
         case = cases_of([node], resolve({}, []), [], Request(), {}, {}, NOW)[0]
         assert case.refused == refused and bool(interrupted(node, NOW)) is not bool(refused)
+
+
+def test_what_was_tried_in_vain_says_why() -> None:
+    def left() -> list[dict[str, Any]]:
+        return [{"problems": ["driver.branch"], "kind": "remedy", "remedy": "driver_repair", "why": "Finish the half-configured packages."}]
+
+    def rounds(**outcome: Any) -> list[dict[str, Any]]:
+        found = {"mended": False, "unmended": [], "worse": [], "why": "", **outcome}
+        return [{"remedy": "driver_repair", "act": ["a"], "outcomes": {"a": found, "b": found}}]
+
+    def said(outcome: dict[str, Any], node: str = "a") -> tuple[str, str]:
+        steps = left()
+        tell_failed(steps, node, rounds(**outcome))
+        return steps[0]["kind"], steps[0]["why"]
+
+    assert said({"why": "no space left"}) == ("given_up", "Finish the half-configured packages: no space left")
+    assert said({"unmended": ["driver.build_ready"]}) == ("given_up", "Finish the half-configured packages: still not good: driver.build_ready")
+    assert said({"mended": True})[0] == said({}, "b")[0] == "remedy", "what went well, or was not its turn, may be done again"
