@@ -91,7 +91,7 @@ if __name__ == "__main__":
 """
 
 YIELD = """\
-import os, time; os.sched_yield = lambda: time.sleep(0)
+import functools, os, time; os.sched_yield = functools.partial(time.sleep, 0)
 """
 """Read at the start of every Python of the image. vLLM's workers yield in a tight loop for a second after each step; some kernels let whoever
 does that fall behind or pass everything else on its core for seconds (Linux 79104becf42b, "Forfeit vruntime on yield", mends one half of it),
