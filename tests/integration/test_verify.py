@@ -28,6 +28,7 @@ def verify(playbook: Any, inventory: Any, tmp_path: pathlib.Path) -> Callable[..
     def run(url: str, **given: Any) -> Any:
         reports = tmp_path / ("verified%d" % len(list(tmp_path.glob("verified*"))))
         words = {**QUICK, "verify_endpoints": [url], "plan_dir": str(tmp_path / "none"), "verify_report_dir": str(reports), **given}
+        words = {name: value for name, value in words.items() if value is not None}
         done = playbook("inferops.vllm.verify", inventory({"n1": {}}), "-e", json.dumps(words))
         path = reports / "verify.json"
         assert "Traceback" not in done.text
@@ -54,6 +55,18 @@ def test_a_server_that_serves_is_accepted_and_a_missing_unit_is_not(verify: Any)
     assert "sesame" not in texts
     # This machine runs no vllm.service, so stage 1 cannot pass: it fails, or without systemd nobody knows.
     assert states(second)["start"] != "passed" and second["baseline"]["regressions"] == [] and second["verdict"] != "passed"
+
+
+@pytest.mark.parametrize(("plan", "asked"), [(None, True), ({"features": ["tool_calling", "reasoning"]}, True), ({"features": []}, False)])
+def test_features_are_those_of_the_plan(verify: Any, tmp_path: pathlib.Path, plan: Any, asked: bool) -> None:
+    if plan is not None:
+        (tmp_path / "none").mkdir()
+        (tmp_path / "none" / "plan.json").write_text(json.dumps({"nodes": {}, **plan}), encoding="utf-8")
+    with serving(State()) as url:
+        done, document, _reports = verify(url, verify_stages=["request"], verify_features=None, verify_fail_on="never")
+    assert done.rc == 0, done.text
+    skipped = {found["id"] for stage in document["stages"] if stage["stage"] == "request" for found in stage["findings"] if found["status"] == "skip"}
+    assert bool(skipped) is not asked, skipped
 
 
 def test_an_engine_that_fails_ends_with_2_and_says_why(verify: Any) -> None:
