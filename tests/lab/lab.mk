@@ -21,7 +21,7 @@ molecule-lab: $(VENV)/test.done  ## Scenarios on test nodes (root); LAB_SCENARIO
 	for scenario in $(LAB_SCENARIOS); do SECONDS=0; molecule test -s $$scenario; echo "molecule $$scenario: $$SECONDS s"; done; fi
 
 # All of them (LAB_TESTS=tests/unit/lab) take more than an hour: images, weights, provisioning, pools and roles have nodes of their own, too.
-LAB_TESTS ?= $(addprefix tests/unit/lab/test_,costume_running.py vm_running.py evidence_running.py chaos_running.py)
+LAB_TESTS ?= $(addprefix tests/unit/lab/test_,costume_running.py vm_running.py evidence_running.py small_remedies_running.py chaos_running.py)
 test-lab: $(VENV)/test.done  ## Tests on a node of their own: driver upgrades, modules, reboots, hardware costumes (root)
 	@reason=$$($(LAB_OBSTACLE)); \
 	if [ -n "$$reason" ]; then echo "test-lab: left out: $$reason"; else \
