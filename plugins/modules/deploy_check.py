@@ -124,7 +124,7 @@ settled:
   returned: success
   type: bool
 image:
-  description: Name to start the image of the plan by, empty when it is not here.
+  description: Name to start the image of the plan by, empty when it is not here or nothing serves that it could be compared with.
   returned: success
   type: str
   sample: vllm/vllm-openai@sha256:82d6…
@@ -191,8 +191,10 @@ def main() -> None:
         problems += watch.no_earlier(service, found.get("number", 0))
     if problems:
         module.fail_json(msg="; ".join(problems[:6]), problems=problems)
-    image = in_place.image(given["image"], given["registry"], given["engine"]) if given["image"] and given["engine"] else ""
-    settled = bool(found) and watch.settled(service, bool(found["peers"])) and bool(image or not given["engine"] or not given["image"])
+    image, settled = "", bool(found) and watch.settled(service, bool(found["peers"]))
+    if settled and given["engine"]:
+        image = in_place.image(given["image"], given["registry"], given["engine"])
+        settled = bool(image)
     if settled and given["weights"]:
         settled = in_place.has_weights(given["weights"]["model"], given["weights"]["path"], given["weights"]["revision"])
     module.exit_json(changed=False, cursor=watch.cursor_now(), invocation_id=watch.running(service + ".service"), deployed=found, service=service,

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from ..checks.wording import listed, short
 from ..plan.groups import NODE_GROUPS
 from ..plan.words import DEFAULT_WEIGHTS
+from ..serving.start import flags
 from .names import ROUTER, SERVICE, service_of
 
 Plan = Mapping[str, Any]
@@ -109,18 +110,13 @@ def wanted(plan: Plan, node: str, declared: Collection[str] = ()) -> Dict[str, A
         peers.append({"name": name, "address": other["address"], "ports": ports})
     host = urlsplit(entry["health_url"] or "").hostname or entry["address"]
     ports = [{"what": what, "address": host if what == "api" else "0.0.0.0", "port": port} for what, port in listens(entry).items()]
+    given = flags(entry["argv"])
     return {
         "service": service_of(entry["role"]), "source": entry["address"] if peers else "", "peers": peers, "ports": ports,
         "names": [name for name in others if name not in declared], "engine": program(entry), "image": entry.get("image") or "",
         "weights": {} if entry["role"] == "router" else {
-            "model": entry["argv"][2], "path": entry["env"].get("HF_HOME") or DEFAULT_WEIGHTS, "revision": revision(entry["argv"])},
+            "model": given["model"], "path": entry["env"].get("HF_HOME") or DEFAULT_WEIGHTS, "revision": given.get("revision", "")},
     }
-
-
-def revision(argv: Sequence[str]) -> str:
-    """Commit of the weights that a command line names, empty when it names none."""
-    words = list(argv)
-    return words[words.index("--revision") + 1] if "--revision" in words[:-1] else ""
 
 
 def service_by_groups(groups: Collection[str]) -> str:
