@@ -213,7 +213,7 @@ def main() -> None:
             "model": {"type": "str", "required": True},
             "version": {"type": "str", "default": ""},
             "stages": {"type": "list", "elements": "str", "choices": list(run.HTTP_STAGES), "default": list(run.HTTP_STAGES)},
-            "features": {"type": "list", "elements": "str", "default": ["tool_calling", "reasoning"]},
+            "features": {"type": "list", "elements": "str", "default": list(requests.FEATURES)},
             "flags": {"type": "dict", "default": {}},
             "api_key": {"type": "str", "no_log": True},
             "api_key_file": {"type": "path", "no_log": False},

@@ -134,7 +134,7 @@ def collect(reader: Reader, options: Options) -> Dict[str, Any]:
         "loaded_flavour": loaded_flavour,
         "installed": modinfo.get("version"),
         "installed_flavour": flavour(modinfo.get("license", "")),
-        "installed_for_kernel": None if "installed" in unknown and unknown["installed"] != DAMAGED else _for_kernel(modinfo, kernel),
+        "installed_for_kernel": _for_kernel(modinfo, kernel) if unknown.get("installed") in (None, DAMAGED) else None,
         "userspace": _userspace(reader) or (smi.library_version(said) if mismatch else None),
         "cuda": smi.parse(queried.out).get("cuda_version"),
         "mismatch": mismatch,

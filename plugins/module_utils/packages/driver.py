@@ -420,10 +420,11 @@ def _build(node: Node, kernel: str) -> None:
         return
     node.say("building the driver's modules for %s" % kernel)
     ran = node.run(["dkms", "autoinstall", "-k", kernel], APPLY)
-    # It takes what it built once for installed; a file that a power cut left empty is built anew only after it was taken away.
-    for same in _installed_modules(node, kernel) if not _has_module(node) else []:
-        node.run(["dkms", "remove", *same], APPLY)
-        ran = node.run(["dkms", "install", *same], APPLY)
+    if not _has_module(node):
+        # It takes what it built once for installed; a file that a power cut left empty is built anew only after it was taken away.
+        for same in _installed_modules(node, kernel):
+            node.run(["dkms", "remove", *same], APPLY)
+            ran = node.run(["dkms", "install", *same], APPLY)
     if not _has_module(node):
         raise Refused("DKMS did not build the driver's modules for %s: %s" % (kernel, apt.why(ran.text)), "build")
 

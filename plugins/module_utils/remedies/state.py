@@ -155,10 +155,11 @@ def _driver(node: Node, context: Context) -> str:
     if disk is None and not isinstance(facts, dict):
         return UNKNOWN
     lowest = tuple(context.driver_min)
-    if disk is None and node.why_unknown("driver.installed") and flag(facts, "installed_for_kernel") is False:
-        return "not_built"
     if disk is None:
-        return "absent" if value is None and not node.why_unknown("driver.installed") else UNKNOWN if value is None else "not_built"
+        unread = bool(node.why_unknown("driver.installed"))
+        if value is not None or (unread and flag(facts, "installed_for_kernel") is False):
+            return "not_built"
+        return UNKNOWN if unread else "absent"
     if version(disk)[: len(lowest)] < lowest:
         return "old"
     if context.open_required and text(facts, "installed_flavour") == "proprietary":

@@ -88,6 +88,8 @@ REQUESTS: Tuple[Dict[str, Any], ...] = (
     },
 )
 """The request set. `feature` names the part of ``vllm_features`` that it needs; `expect` says what is checked of every answer."""
+FEATURES = ("tool_calling", "reasoning")
+"""Parts of ``vllm_features`` that requests are for: all of them are sent where nothing says what is served."""
 QUICK = Deadlines(5.0, 10.0, 10.0, 10.0)
 """Bounds of what needs no engine: health, version, models."""
 
@@ -99,7 +101,7 @@ class Settings(NamedTuple):
     """
 
     model: str
-    features: Tuple[str, ...] = ("tool_calling", "reasoning")
+    features: Tuple[str, ...] = FEATURES
     repeat: int = 3
     seconds: float = 30.0
     requests: Tuple[Dict[str, Any], ...] = REQUESTS

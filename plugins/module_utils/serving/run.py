@@ -30,7 +30,7 @@ class Options(NamedTuple):
     key_file: str = ""
     ca_file: str = ""
     insecure: bool = False
-    features: Tuple[str, ...] = ("tool_calling", "reasoning")
+    features: Tuple[str, ...] = requests.FEATURES
     flags: Mapping[str, Any] = {}  # noqa: RUF012
     repeat: int = 3
     request_seconds: float = 30.0

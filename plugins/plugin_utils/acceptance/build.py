@@ -9,11 +9,10 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.inferops.vllm.plugins.module_utils.serving import start
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.requests import FEATURES
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.result import FAILED, NOT_VERIFIED, PASSED, STAGES, not_run
 
 SCHEMA = "inferops.vllm/verify/1"
-FEATURES = ("tool_calling", "reasoning")
-"""What is asked of a server when no plan says what it serves."""
 TITLES = {"start": "Start", "request": "Request", "prefix": "Prefix cache", "concurrency": "Concurrency", "stability": "Stability"}
 
 
