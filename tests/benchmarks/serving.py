@@ -4,14 +4,16 @@
 Both need a server that is up, given in the environment:
 
     INFEROPS_BENCH_URL=http://10.203.77.11:8000 INFEROPS_BENCH_MODEL=moonshotai/Kimi-K3 \\
-    INFEROPS_BENCH_COMMAND="ssh … node1 docker exec vllm" python -m tests.benchmarks ramp_against_vllm client_cpu first_three
+    INFEROPS_BENCH_COMMAND="ssh … node1 docker run --rm --network host --entrypoint env IMAGE HF_HUB_OFFLINE=1" \\
+        python -m tests.benchmarks ramp_against_vllm client_cpu first_three
 
 For ramp_against_vllm start the server with --no-enable-prefix-caching: the random prompts of `vllm bench serve` are runs of successive token
 ids, and with the few ids of a tiny vocabulary many are the same, so that they come out of the cache where ours do not. The share of hits is
 printed beside each run.
 
-INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image. With INFEROPS_BENCH_PLAYBOOK="-i INVENTORY
--i …" the first three stages are also run as the playbook, on all nodes of that inventory.
+INFEROPS_BENCH_COMMAND is put in front of `vllm bench serve`, so that it runs in the server's own image; in a container of its own, since a client
+inside the server's container shares the server's CPU group, and the two sides must stand in the same place to be compared. With
+INFEROPS_BENCH_PLAYBOOK="-i INVENTORY -i …" the first three stages are also run as the playbook, on all nodes of that inventory.
 """
 
 from __future__ import annotations

@@ -22,8 +22,6 @@ SAMPLE_SECONDS = 1.0
 KNEE_POWER = 0.38
 """Below it a step up is beyond the knee: twice the streams must give at least 1.3 times the tokens (2 to the power of 0.38)."""
 STEPS = 10
-SPREAD_SHARE, SPREAD_MOST = 0.04, 1.0
-"""The first requests of a step are spread over this share of its time, and at most over so many seconds."""
 PERCENTILES = (50, 90, 95, 99)
 CLIENT_LIMIT = 0.85
 """Share of a core from which on the client itself may bound what is measured."""
@@ -229,18 +227,15 @@ class _Watch:
 class Level:
     """One step of the ramp: so many streams, each with a connection that it keeps, starting its next request when one ends.
 
-    The streams start one after the other within `spread` seconds, since users do not all begin in one moment.
     Times count from before a request is sent (the first one of a stream connects, too) to the event that brings a token; what ends the
     stream behind its last token (usage, ``[DONE]``) is waited for and not counted.
     """
 
-    def __init__(self, target: Endpoint, servers: Sequence[Endpoint], settings: Settings, streams: int, words: int, until: float,
-                 spread: float = 0.0) -> None:
+    def __init__(self, target: Endpoint, servers: Sequence[Endpoint], settings: Settings, streams: int, words: int, until: float) -> None:
         self.target = target
         self.settings = settings
         self.streams = streams
         self.words = words
-        self.spread = spread
         self.loop = Loop(keep=True)
         self.watch = _Watch(self.loop, servers)
         self.until = until
@@ -261,7 +256,6 @@ class Level:
         self.last_end = 0.0
         self.open = 0
         self.due = 0
-        self.streaming = 0
         self.connections = 0
         self.sending = False
 
@@ -270,12 +264,9 @@ class Level:
         cpu = time.process_time()
         before = metrics.read(list(self.watch.servers))[0] if self.watch.servers else None
         self.began = self.last_end = time.monotonic()
-        self._join()
-        while time.monotonic() < self.until and not self._stop():
-            if self.loop.active:
-                self.loop.step(self._join())
-            else:
-                time.sleep(self._join())
+        self._next(self.streams)
+        while self.loop.active and time.monotonic() < self.until and not self._stop():
+            self.loop.step(0.1)
         self.cut = True
         wall = max(1e-6, self.last_end - self.began)
         cpu = time.process_time() - cpu
@@ -296,18 +287,8 @@ class Level:
             "over_budget": self.over_budget, "metrics_read": before is not None and after is not None,
         }
 
-    def _join(self) -> float:
-        """Let the streams begin whose time has come; seconds until the next one, at most a tenth."""
-        if self.streaming == self.streams:
-            return 0.1
-        passed = time.monotonic() - self.began
-        now = self.streams if passed >= self.spread else min(self.streams, 1 + int(passed / self.spread * self.streams))
-        joined, self.streaming = now - self.streaming, now
-        self._next(joined if self._more() else 0)
-        return max(0.001, min(0.1, self.spread * self.streaming / self.streams - passed))
-
     def _stop(self) -> bool:
-        if (self.open or self.streaming < self.streams) and not self.over_budget:
+        if self.open and not self.over_budget:
             self.watch.tick(time.monotonic())
             return False
         # Only samples of the metrics are left, or what was cut: nothing to wait for.
@@ -401,10 +382,7 @@ def run(target: Endpoint, servers: Sequence[Endpoint], settings: Settings, progr
             break
         if progress is not None:
             progress("%d streams" % streams)
-        spread = min(SPREAD_MOST, SPREAD_SHARE * settings.level_seconds)
-        if levels and levels[-1]["e2e_ms"]["p50"] is not None:
-            spread = min(spread, levels[-1]["e2e_ms"]["p50"] / 1000)
-        level = Level(target, known, settings, streams, words, until, spread)
+        level = Level(target, known, settings, streams, words, until)
         levels.append(level.run())
         if levels[-1]["over_budget"]:
             break

@@ -66,26 +66,6 @@ def test_each_stream_keeps_its_connection() -> None:
         assert one["concurrency"] - 1 <= one["connections"] <= one["concurrency"] < one["requests"]
 
 
-def test_streams_do_not_start_in_one_moment() -> None:
-    times: list[float] = []
-
-    class Watched(State):
-        def tokens(self, body: dict[str, Any]) -> list[int]:
-            times.append(time.monotonic())
-            return super().tokens(body)
-
-    with serving(Watched(token_delay=0.05)) as url:
-        target, _trouble = ramp.resolved(endpoint(url))
-        level = ramp.Level(target, [], Settings(MODEL, 8, 64, 10, level_requests=8), 8, 8, time.monotonic() + 20, 0.4)
-        found = level.run()
-    assert found["ok"] == 8 and 0.25 < times[-1] - times[0] < 0.8
-    # A stream that ends before the last one joined ends no step.
-    with serving(State()) as url:
-        target, _trouble = ramp.resolved(endpoint(url))
-        found = ramp.Level(target, [], Settings(MODEL, 4, 64, 1, level_requests=4), 4, 8, time.monotonic() + 20, 0.4).run()
-    assert found["ok"] == 4 and found["errors"] == {}
-
-
 def test_what_ends_a_stream_is_waited_for_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Handler.stream
 
