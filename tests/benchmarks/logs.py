@@ -168,8 +168,6 @@ def logs_verdict(size: int = 2 * 10**6) -> None:
             found["class"], found["phase"], found["mib"]))
 
 
-BENCHMARKS = {"logs-gigabyte": logs_gigabyte, "logs-verdict": logs_verdict}
-
 if __name__ == "__main__":
     logs_verdict()
     logs_gigabyte(int(float(sys.argv[1])) if len(sys.argv) > 1 else GIGABYTE)

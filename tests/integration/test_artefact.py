@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,13 @@ def test_artefact_holds_what_users_need_and_nothing_else(installed):
     assert not tops & {"tests", "molecule", ".ci", ".config", ".venv", "collections", "requirements", "Makefile", "pyproject.toml", "ansible.cfg"}
     assert {"inventories/demo/hosts.yml", "inventories/recorded/b300-01/snapshot.json", "plugins/plugin_utils/report/templates/report.js"} <= set(names)
     assert not [name for name in names if name.startswith("inventories/lab") or "__pycache__" in name]
+
+
+def test_links_of_the_readme_lead_somewhere_in_the_artefact(installed):
+    home = installed / "collections/ansible_collections/inferops/vllm"
+    targets = [t for t in re.findall(r"\]\(([^)#\s]+)", (home / "README.md").read_text(encoding="utf-8")) if "://" not in t]
+    assert "docs/images/preflight-light.png" in targets
+    assert not [target for target in targets if not (home / target).exists()]
 
 
 def test_installed_artefact_judges_the_demo_from_any_folder(installed, tmp_path):

@@ -99,6 +99,13 @@ def test_playbook_brings_archives_to_the_controller(playbook, tmp_path):
     assert not [folder for folder in used if os.path.exists(folder)], "the node's temporary folder must be gone"
 
 
+def test_a_relative_folder_is_one_of_the_current_folder(playbook, tmp_path):
+    run = playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=before", "-e", "preflight_timeout=3", cwd=tmp_path)
+    assert run.rc == 0, run.text
+    assert (tmp_path / "before" / "localhost.tar.gz").is_file()
+    assert not (ROOT / "playbooks" / "before").exists()
+
+
 def test_recorded_archive_is_judged_like_the_node(playbook, inventory, tmp_path):
     kept = tmp_path / "kept"
     playbook("inferops.vllm.snapshot", ROOT / "inventories" / "local", "-e", "snapshot_dir=%s" % kept, "-e", "preflight_timeout=3")

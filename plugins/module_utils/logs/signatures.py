@@ -73,7 +73,7 @@ _REMEDIATE = "ansible-playbook inferops.vllm.remediate -i INVENTORY --limit NODE
 _PLAN = "ansible-playbook inferops.vllm.plan -i INVENTORY -e plan_dir=DIR"
 _DEPLOY = "ansible-playbook inferops.vllm.deploy -i INVENTORY"
 _EVIDENCE = "ansible-playbook inferops.vllm.evidence -i INVENTORY"
-_TUNE = "ansible-playbook inferops.vllm.tune -i INVENTORY"
+_VERIFY = "ansible-playbook inferops.vllm.verify -i INVENTORY"
 
 CAUSES: Dict[str, Cause] = {
     "driver_too_old": Cause("driver_too_old", "Install a driver of the branch that the image's CUDA needs, or run an image built for this driver.", _REMEDIATE),
@@ -133,7 +133,7 @@ CAUSES: Dict[str, Cause] = {
         _PLAN),
     "oom_profile_warmup": Cause("oom_warmup", "Lower --max-num-batched-tokens or --gpu-memory-utilization a little: the profile run did not fit.", _PLAN),
     "oom_cudagraph": Cause("oom_warmup", "Lower --gpu-memory-utilization or capture fewer and smaller graphs.", _PLAN),
-    "oom_runtime": Cause("oom_runtime", "Lower --gpu-memory-utilization and --max-num-batched-tokens so that activations keep room at peak load.", _TUNE),
+    "oom_runtime": Cause("oom_runtime", "Lower --gpu-memory-utilization and --max-num-batched-tokens so that activations keep room at peak load.", _PLAN),
     "oom_host": Cause("oom_host", "Give the service more host memory (container limit, cgroup, node) or load fewer shards at once.", _PREFLIGHT),
     "cuda_illegal_memory_access": Cause(
         "cuda_crash",
@@ -176,7 +176,7 @@ CAUSES: Dict[str, Cause] = {
     "startup_timeout": Cause("startup_timeout", "Find the slow step in the timeline; raise VLLM_ENGINE_READY_TIMEOUT_S only if it was progressing.", _EVIDENCE),
     "slow_weights": Cause("startup_timeout", "Measure the storage that holds the weights; copy them to local disks or raise the limit.", _PREFLIGHT),
     "silent_worker_death": Cause("worker_lost", "Fetch the kernel log, the exit code and the log of the node on which the process vanished.", _EVIDENCE),
-    "prefix_cache_ineffective": Cause("prefix_cache", "Compare two request bodies and the block size before changing anything.", _TUNE),
+    "prefix_cache_ineffective": Cause("prefix_cache", "Compare two request bodies and the block size before changing anything.", _VERIFY),
     "silent_quality": Cause("output_quality", "Compare the output with a known good server at temperature 0, one feature at a time.", _EVIDENCE),
     "shutdown_hang": Cause("shutdown_hang", "Kill the whole control group after the stop limit, and use KillMode=mixed with TimeoutStopSec.", _DEPLOY),
     "unknown": Cause("engine_bug", "Read the first traceback; no signature knows this message.", _EVIDENCE),
