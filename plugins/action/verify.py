@@ -15,7 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.serving import requests, stability, start
-from ..module_utils.serving.result import FAILED, NOT_VERIFIED, STAGES, finding, result, scrub
+from ..module_utils.serving.result import FAILED, NOT_VERIFIED, PASSED, STAGES, finding, result, scrub
 from ..plugin_utils import acceptance
 from ..plugin_utils.acceptance import baseline, build
 from .verify_plan import FAIL_ON, read_plan
@@ -55,12 +55,15 @@ class ActionModule(ActionBase):
             "requests": {"type": "list", "elements": "dict", "default": []},
             "baseline": {"type": "path"},
             "regression_percent": {"type": "float"},
+            "report": {"type": "bool", "default": True},
             "report_dir": {"type": "path", "default": "reports"},
             "fail_on": {"type": "str", "choices": list(FAIL_ON), "default": "failed"},
         })
         plan = read_plan(args["plan"])
         stages = self._stages(args, plan, variables)
         readings = play_readings(variables, args["read"])[0]
+        if not args["report"]:
+            return self._accepted(outcome, args, scrub(acceptance.document(stages, {}, time.time()), secrets(variables)))
         request_set = str(args["served"].get("request_set") or requests.set_hash(args["requests"] or requests.REQUESTS))
         record = build.record(plan, digest(args["plan"]), readings, request_set, versions(stages))
         if not record["model"]:
@@ -80,6 +83,10 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("verify_report_dir: %s cannot be written: %s" % (exc.filename or folder, exc.strerror)) from None
         for text, color in acceptance.terminal(document, where=outcome["report"]["html"]):
             display.display(text, color=color)
+        return self._accepted(outcome, args, document)
+
+    def _accepted(self, outcome: Dict[str, Any], args: Mapping[str, Any], document: Mapping[str, Any]) -> Dict[str, Any]:
+        """`outcome` with the verdict, and whether it is accepted."""
         regressions = (document["baseline"] or {}).get("regressions") or []
         wanted = [stage for stage in document["stages"] if stage["stage"] in args["stages"]]
         bad = [stage["stage"] for stage in wanted if stage["status"] == FAILED or (args["fail_on"] == NOT_VERIFIED and stage["status"] == NOT_VERIFIED)]
@@ -114,34 +121,59 @@ class ActionModule(ActionBase):
 
     def _stability(self, args: Mapping[str, Any], plan: Mapping[str, Any], before: Mapping[str, Any], stages: Mapping[str, Any],
                    variables: Mapping[str, Any]) -> Dict[str, Any]:
-        found: List[Dict[str, Any]] = []
         restarted = play_readings(variables, args["read_restarted"])[0]
         soaked = play_readings(variables, args["read_soaked"])[0]
-        events = [variables[name]["event"] for name in args["restarts"]
-                  if isinstance(variables.get(name), Mapping) and isinstance(variables[name].get("event"), Mapping)]
-        if not events and not soaked:
-            return stability.stage([], args["allow_restart"], 0.0)
+        known = [variables[name] for name in args["restarts"] if isinstance(variables.get(name), Mapping)]
+        events = [one["event"] for one in known if isinstance(one.get("event"), Mapping)]
+        if not args["allow_restart"] and not args["soak_seconds"]:
+            return stability.stage([], False, 0.0)
         several = any(len(engine.get("nodes") or []) > 1 for engine in plan.get("engines") or [])
-        found += stability.transports(str(plan.get("interconnect") or "none"), before, several)
+        found = stability.transports(str(plan.get("interconnect") or "none"), before, several)
         for event in events:
             found += stability.restart(event, args["restart_limit"])
+        if args["allow_restart"]:
+            found += not_restarted(known, events, stages)
+        read = [name for name in before if before[name]]
         if events:
             again = (args["served_again"].get("stages") or {}).get("request") or {}
             found.append(stability.answers(answers_of(stages.get("request")), answers_of(again)))
-            for name, reading in restarted.items():
-                if reading and before.get(name):
-                    found += stability.left_behind(name, before[name], reading)
-        for name, reading in soaked.items():
-            old = restarted.get(name) or before.get(name)
-            if reading and old:
-                found += stability.soak(name, old, reading, args["soak_seconds"] / 60.0, args["memory_growth_percent"])
+            for name in read:
+                found += stability.left_behind(name, before[name], restarted[name]) if restarted.get(name) else [unread(name, "stability")]
         load = (args["soaked"].get("stages") or {}).get("concurrency") or {}
-        if soaked:
-            for f in load.get("findings") or []:
-                if f.get("id") in ("concurrency.errors", "concurrency.reach"):
-                    found.append(dict(f, id="stability.load"))
+        if args["soak_seconds"]:
+            found += soak_load(load)
+            for name in read:
+                found += stability.soak(name, restarted.get(name) or before[name], soaked[name], args["soak_seconds"] / 60.0,
+                                        args["memory_growth_percent"]) if soaked.get(name) else [unread(name, "stability")]
+        else:
+            found.append(finding("stability.soak", "info", "no soak was asked for", fix="verify_soak_seconds"))
         seconds = sum(float(event.get("seconds") or 0) for event in events) + float(load.get("seconds") or 0)
         return stability.stage(found, args["allow_restart"], seconds, {"restarts": events, "soak_seconds": args["soak_seconds"]})
+
+
+def not_restarted(known: List[Mapping[str, Any]], events: List[Any], stages: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """Why a process was not ended or not watched, out of what the modules returned; empty when all went as asked."""
+    why = [str(one.get("msg") or "it could not be done") for one in known if one.get("failed") or one.get("unreachable") or one.get("ended") is False]
+    held = next((stages[name] for name in ("start", "request") if name in stages and stages[name]["status"] != PASSED), None)
+    if not why and not events:
+        why = ["no process was ended" + (", since stage %s did not pass: %s" % (held["stage"], held["summary"]) if held else "")]
+    return [finding("stability.recovery", "unknown", " ".join(text.split()), "a failure, then right answers", why="what was not ended was not seen to recover")
+            for text in dict.fromkeys(why)]
+
+
+def soak_load(load: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """What the load of the soak says: all that is bad or not known, and that it went well only when it did."""
+    found = [dict(f, id="stability.load") for f in load.get("findings") or []
+             if f.get("status") in ("fail", "unknown") or f.get("id") in ("concurrency.errors", "concurrency.reach")]
+    if load.get("status") != PASSED and not any(f["status"] in ("fail", "unknown") for f in found):
+        found.append(finding("stability.load", "unknown", str(load.get("summary") or "no load was kept up"), "a soak"))
+    return found
+
+
+def unread(node: str, stage: str) -> Dict[str, Any]:
+    """A node that could be read before `stage` and not after it."""
+    return finding("%s.node" % stage, "unknown", "could not be read after this stage", "a reading", where=node,
+                   why="what the requests left behind is not known", fix="make the node reachable and run the stage again")
 
 
 def aftermath(node: str, before: Optional[Mapping[str, Any]], after: Optional[Mapping[str, Any]], stage: str, tolerated: List[str]) -> List[Dict[str, Any]]:
@@ -149,8 +181,7 @@ def aftermath(node: str, before: Optional[Mapping[str, Any]], after: Optional[Ma
     if before is None:
         return []
     if after is None:
-        return [finding("%s.node" % stage, "unknown", "could not be read after this stage", "a reading", where=node,
-                        why="what the requests left behind is not known", fix="make the node reachable and run the stage again")]
+        return [unread(node, stage)]
     found = requests.aftermath(node, before, after, stage, tolerated)
     if stage == "concurrency":
         # Graphs and caches may still grow in the first load; that is worth a look, and no failure.

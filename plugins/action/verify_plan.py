@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils.serving import requests
 from ..plugin_utils.acceptance import baseline, build
 
 FAIL_ON = ("failed", "not_verified", "never")
@@ -33,6 +34,7 @@ class ActionModule(ActionBase):
             "route": {"type": "str", "default": ""},
             "model": {"type": "str", "default": ""},
             "baseline": {"type": "path"},
+            "tolerate": {"type": "list", "elements": "str", "default": []},
             "fail_on": {"type": "str", "choices": list(FAIL_ON), "default": "failed"},
         })
         found = build.prepared(read_plan(args["plan"]))
@@ -43,6 +45,9 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail("there is nothing to verify: give verify_endpoints, or the plan of what was deployed (plan_dir)")
         if not found["model"]:
             raise AnsibleActionFail("verify_model: without a plan the name under which the model is served must be given")
+        wrong = requests.unusable_patterns(args["tolerate"])
+        if wrong:
+            raise AnsibleActionFail("verify_tolerate: %s" % wrong)
         if args["baseline"]:
             try:
                 baseline.load(args["baseline"])

@@ -54,7 +54,9 @@ options:
     type: dict
     default: {}
   restarts:
-    description: Variables in which results of M(inferops.vllm.verify_watch) were registered; those that are not there are passed over.
+    description:
+      - Variables in which results of M(inferops.vllm.verify_watch) and M(inferops.vllm.verify_kill) were registered. Those that are not there
+        are passed over; one that failed makes stage C(stability) V(not_verified).
     type: list
     elements: str
     default: []
@@ -98,6 +100,10 @@ options:
   regression_percent:
     description: Change of a number from which on it is a regression. Left out means each number's own (5 for throughput, 10 to 15 for times).
     type: float
+  report:
+    description: Whether to write the report. Without it only RV(stages), RV(accepted) and RV(sentence) are told.
+    type: bool
+    default: true
   report_dir:
     description: Folder on the controller for the report, made when it is not there.
     type: path
@@ -162,6 +168,6 @@ sentence:
   type: str
 report:
   description: Paths of the files that were written.
-  returned: success
+  returned: when O(report)
   type: dict
 """

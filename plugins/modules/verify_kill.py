@@ -51,9 +51,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 pid:
-  description: The process that was ended.
+  description: The process that was ended, or in check mode would be.
   returned: success
   type: int
+ended:
+  description: Whether it was ended; V(false) in check mode.
+  returned: success
+  type: bool
 """
 
 import os
@@ -81,12 +85,14 @@ def main() -> None:
     pid = reading.victim(LiveReader(10.0), params["unit"], params["what"])
     if pid is None:
         module.fail_json(msg="no %s process of %s runs on this node" % (params["what"], params["unit"]))
-    if not module.check_mode:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError as exc:
-            module.fail_json(msg="process %d could not be ended: %s" % (pid, exc.strerror))
-    module.exit_json(changed=True, pid=pid)
+    if module.check_mode:
+        module.exit_json(changed=True, pid=pid, ended=False, msg="process %d (%s of %s) would be ended; a check ends none" % (
+            pid, params["what"], params["unit"]))
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError as exc:
+        module.fail_json(msg="process %d could not be ended: %s" % (pid, exc.strerror))
+    module.exit_json(changed=True, pid=pid, ended=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ options:
   baseline:
     description: An earlier C(verify.json), looked at so that a wrong path is refused at once.
     type: path
+  tolerate:
+    description: As in M(inferops.vllm.verify), so that a pattern that is no regular expression is refused at once.
+    type: list
+    elements: str
+    default: []
   fail_on:
     description: As in M(inferops.vllm.verify), so that a wrong word is refused at once.
     type: str
@@ -103,4 +108,8 @@ engines:
   returned: success
   type: list
   elements: dict
+concurrency:
+  description: Streams at once that the cluster must hold when nobody says how many, 8 or the slots of all engines where these are fewer.
+  returned: success
+  type: int
 """

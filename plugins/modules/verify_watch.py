@@ -11,7 +11,7 @@ short_description: Measure how long a service is away while one of its processes
 version_added: 0.2.0
 description:
   - Sends small requests to every API server until one fails and then four in a row are right again at each that failed, and returns how
-    long that took and whether any request had neither answer nor error.
+    long that took and how many requests had neither answer nor error. What is in flight at the end is waited for.
   - Meant to run in the background (C(async)) while M(inferops.vllm.verify_kill) ends a process.
 options:
   endpoints:
@@ -94,6 +94,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.serving import watch
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import InputError, endpoint, read_key
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.result import scrub
 
 
 def main() -> None:
@@ -126,7 +127,8 @@ def main() -> None:
     except InputError as exc:
         module.fail_json(msg=str(exc))
     found = watch.watch(targets, params["model"], params["limit"], params["grace"], params["request_seconds"])
-    module.exit_json(changed=False, event=watch.outcome(found, params["node"], params["what"]))
+    event = watch.outcome(found, params["node"], params["what"])
+    module.exit_json(changed=False, event=scrub(event, [secret for target in targets for secret in target.secrets]))
 
 
 if __name__ == "__main__":

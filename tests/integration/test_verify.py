@@ -112,10 +112,23 @@ def test_metrics_that_are_no_numbers_are_no_verdict(verify: Any) -> None:
     assert done.rc == 0 and states(document)["prefix"] == "not_verified" and "cannot tell" in document["stages"][2]["summary"]
 
 
+@pytest.mark.parametrize(("model", "status", "words"), [
+    (MODEL, "passed", "no engine process of vllm-router.service runs on this node"), ("another", "failed", "since stage request did not pass: request.model")])
+def test_a_restart_that_is_not_made_loses_no_report_and_says_why(verify: Any, tmp_path: pathlib.Path, model: str, status: str, words: str) -> None:
+    # A unit of which no process of vLLM can be, whatever else runs on this machine.
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "plan.json").write_text(json.dumps({"nodes": {"n1": {"role": "router"}}, "features": []}), encoding="utf-8")
+    with serving(State()) as url:
+        done, document, _reports = verify(url, verify_stages=["request", "stability"], verify_model=model, verify_allow_restart=True, verify_restart_seconds=1)
+    assert states(document)["request"] == status and states(document)["stability"] == "not_verified", done.text
+    assert words in json.dumps(document["stages"][4]["findings"]) and done.rc == (0 if status == "passed" else 2)
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     ({"verify_endpoints": []}, "nothing to verify"), ({"verify_endpoints": ["nonsense"]}, "is not a URL"), ({"verify_model": ""}, "must be given"),
     ({"verify_baseline": "/no/such/file"}, "cannot be read"), ({"verify_api_key_file": "/no/such/key"}, "cannot be read"),
     ({"verify_fail_on": "sometimes"}, "must be one of"), ({"verify_stages": ["all"]}, "must be one or more of"), ({"verify_repeat": 0}, "outside 1 to 1000"),
+    ({"verify_tolerate": ["fine", "KV block ("]}, "verify_tolerate: 'KV block (' is no regular expression"),
 ])
 def test_a_wrong_word_is_refused_in_one_sentence(verify: Any, words: dict[str, Any], sentence: str) -> None:
     done, _document, _reports = verify("http://127.0.0.1:1", **words)

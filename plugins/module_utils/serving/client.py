@@ -219,9 +219,9 @@ class Reply:
 
 
 def parse_json(body: bytes) -> Tuple[Any, Optional[Trouble]]:
-    """`body` as JSON, or the trouble ``not_json`` with what it is instead."""
+    """`body` as JSON, or the trouble ``not_json`` with what it is instead. A whole number of 100 digits and more becomes a float, like 1e999."""
     try:
-        return json.loads(body.decode("utf-8")), None
+        return json.loads(body.decode("utf-8"), parse_int=lambda text: int(text) if len(text) < 100 else float(text)), None
     except (ValueError, RecursionError):
         page, title = html_title(body)
         if page:
@@ -337,7 +337,7 @@ class _Exchange:
         self.on_done = on_done
         self.on_event = on_event
         self.reply = Reply()
-        self.parts: List[bytes] = []
+        self.kept = bytearray()
         self.size = 0
         self.parser = ResponseParser(self._body)
         self.events = EventParser(self._event)
@@ -429,7 +429,10 @@ class _Exchange:
                 return
             if self.point in ("first", "body"):
                 self._receive()
-        except (ssl.SSLWantReadError, BlockingIOError):
+        except BlockingIOError:
+            # While a large request is sent, the buffer is full.
+            self._want(selectors.EVENT_WRITE if self.point == "send" else selectors.EVENT_READ)
+        except ssl.SSLWantReadError:
             self._want(selectors.EVENT_READ)
         except ssl.SSLWantWriteError:
             self._want(selectors.EVENT_WRITE)
@@ -502,7 +505,7 @@ class _Exchange:
         self.size += len(data)
         if self.size > self.request.limit:
             raise BadHttp("the answer is larger than %d bytes" % self.request.limit)
-        self.parts.append(data)
+        self.kept += data
 
     def _event(self, data: bytes) -> None:
         now = time.monotonic()
@@ -525,7 +528,7 @@ class _Exchange:
         reply = self.reply
         whole = self.parser.close() and how == "was closed"
         reply.status, reply.headers = self.parser.status, self.parser.headers
-        reply.body = b"".join(self.parts)
+        reply.body = bytes(self.kept)
         if not self.parser.in_body:
             self.fail("closed", "the connection %s without an answer" % how)
         elif reply.status != 200:
@@ -616,10 +619,7 @@ def _tls_text(exc: ssl.SSLError, target: Endpoint) -> str:
 
 def api_error(data: bytes) -> str:
     """The message of an error that the API wrote, at most 300 characters; empty when there is none."""
-    try:
-        found = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return ""
+    found, _trouble = parse_json(data)
     if isinstance(found, dict):
         inner = found.get("error", found)
         message = inner.get("message") if isinstance(inner, dict) else inner

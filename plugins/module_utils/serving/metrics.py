@@ -9,12 +9,12 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .client import Deadlines, Endpoint, Request, call
-from .wire import Trouble
+from .wire import Trouble, whole_number
 
 NAMES: Dict[str, Tuple[str, ...]] = {
     # our name: vLLM's names, newest first. Seen on a real 0.32.0 server; older ones from vLLM's documentation of its metrics
     # (https://docs.vllm.ai/en/v0.32.0/usage/metrics/, 2026-11-29; the gpu_ names were kept as hidden metrics for some releases).
-    # A counter of prometheus_client ends in _total; the Rust frontend and some proxies leave that off, so both are looked for.
+    # A counter of prometheus_client ends in _total, that of the Rust frontend as well; some proxies leave it off, so both are looked for.
     "prefix_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
     "prefix_hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
     "external_queries": ("vllm:external_prefix_cache_queries", "vllm:connector_prefix_cache_queries"),
@@ -43,10 +43,16 @@ BLOCK_LABELS = ("block_size", "effective_attention_block_size", "mamba_block_siz
 """Labels of cache_config_info that a shared prefix must reach; the largest number counts. Hybrid models keep state at the larger ones."""
 
 TEXT_LIMIT = 8 * 1024 * 1024
+LINE_LIMIT = 1024 * 1024
+"""Letters of a line that is looked at."""
 MOST_SAMPLES = 200000
+MOST_VALUE = 1e18
+"""No count of tokens or bytes and no time is larger."""
+MOST_BLOCK = 10000000
 
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})?[ \t]+([^ \t]+)(?:[ \t]+-?[0-9]+)?[ \t]*\Z")
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+# A name begins where no letter stands before it: else a line of letters is read again from each of them.
+_LABEL = re.compile(r'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
 _ESCAPE = re.compile(r'\\(.)')
 
 
@@ -62,7 +68,7 @@ def parse(text: str) -> List[Sample]:
     """All samples of a Prometheus text exposition; lines that are none are left out. Never raises."""
     found: List[Sample] = []
     for line in text[:TEXT_LIMIT].splitlines():
-        if not line or line[0] == "#":
+        if not line or line[0] == "#" or len(line) > LINE_LIMIT:
             continue
         match = _SAMPLE.match(line)
         if not match:
@@ -101,10 +107,9 @@ class Reading:
     def __init__(self, samples: List[Sample]) -> None:
         self.values: Dict[str, float] = {}
         self.broken: List[str] = []
-        """Our names whose values were NaN, infinite or, for a counter, negative."""
+        """Our names whose values were NaN, beyond MOST_VALUE or, for a counter, negative."""
         self.engines: Dict[str, Dict[str, float]] = {}
         self.config: List[Dict[str, str]] = []
-        self.models: List[str] = []
         self.vllm = any(sample.name.startswith("vllm:") for sample in samples)
         wanted: Dict[str, Tuple[str, int]] = {}
         for ours, theirs in NAMES.items():
@@ -129,7 +134,7 @@ class Reading:
             self.config.append(dict(sample.labels))
             return
         value = sample.value
-        if not math.isfinite(value) or (ours in COUNTERS and value < 0):
+        if math.isnan(value) or abs(value) > MOST_VALUE or (ours in COUNTERS and value < 0):
             if ours not in self.broken:
                 self.broken.append(ours)
             self.values.pop(ours, None)
@@ -137,9 +142,6 @@ class Reading:
         if ours in self.broken:
             return
         engine = self.engines.setdefault(sample.labels.get("engine", ""), {})
-        model = sample.labels.get("model_name", "")
-        if model and model not in self.models:
-            self.models.append(model)
         if ours == "kv_usage":
             self.values[ours] = max(self.values.get(ours, 0.0), value)
             engine[ours] = max(engine.get(ours, 0.0), value)
@@ -164,25 +166,25 @@ class Reading:
 
     def block(self) -> Optional[int]:
         """Tokens of the block at which a shared prefix can be found again: the largest that the configuration names."""
-        sizes = [int(text) for config in self.config for label in BLOCK_LABELS for text in (config.get(label, ""),)
-                 if text.isdigit() and 0 < int(text[:9]) <= 10000000 and not (label == "mamba_block_size" and config.get("mamba_cache_mode") == "none")]
-        return max(sizes) if sizes else None
+        sizes = [whole_number(config.get(label, "")) or 0 for config in self.config for label in BLOCK_LABELS
+                 if not (label == "mamba_block_size" and config.get("mamba_cache_mode") == "none")]
+        return max((size for size in sizes if 0 < size <= MOST_BLOCK), default=None)
 
     def retention(self) -> int:
         """Tokens between kept checkpoints (``prefix_cache_retention_interval``), 0 for every block."""
-        found = [int(text[:9]) for config in self.config for text in (config.get("prefix_cache_retention_interval", ""),) if text.isdigit()]
-        return max(found) if found else 0
+        found = [whole_number(config.get("prefix_cache_retention_interval", "")) or 0 for config in self.config]
+        return max((size for size in found if size <= MOST_BLOCK), default=0)
 
     def kv_tokens(self) -> Optional[int]:
         """Tokens that the KV cache of one engine holds."""
-        found = [int(text[:15]) for config in self.config for text in (config.get("kv_cache_size_tokens", ""),) if text.isdigit()]
+        found = [size for config in self.config for size in (whole_number(config.get("kv_cache_size_tokens", "")),) if size is not None]
         if found:
             return min(found)
         sizes = []
         for config in self.config:
-            blocks, size = config.get("num_gpu_blocks", ""), config.get("block_size", "")
-            if blocks.isdigit() and size.isdigit():
-                sizes.append(int(blocks[:12]) * int(size[:9]))
+            blocks, size = whole_number(config.get("num_gpu_blocks", "")), whole_number(config.get("block_size", ""))
+            if blocks is not None and size is not None:
+                sizes.append(blocks * size)
         return min(sizes) if sizes else None
 
 
@@ -209,7 +211,6 @@ def merged(readings: List[Reading]) -> Reading:
     for position, reading in enumerate(readings):
         whole.vllm = whole.vllm or reading.vllm
         whole.config += reading.config
-        whole.models += [m for m in reading.models if m not in whole.models]
         whole.broken += [b for b in reading.broken if b not in whole.broken]
         for key, values in reading.engines.items():
             whole.engines["%d/%s" % (position, key)] = values

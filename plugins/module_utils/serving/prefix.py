@@ -13,7 +13,7 @@ from . import metrics
 from .client import Deadlines, Endpoint, call, post, resolved
 from .requests import CHAT, broken
 from .result import finding, result
-from .wire import Trouble
+from .wire import Trouble, whole_number
 
 WORKING, NOT_ENABLED, DIFFERS, NOT_RETAINED, CANNOT_TELL, TOO_SHORT = (
     "working", "not enabled", "prefix differs", "not retained", "cannot tell", "too short")
@@ -21,6 +21,10 @@ WORKING, NOT_ENABLED, DIFFERS, NOT_RETAINED, CANNOT_TELL, TOO_SHORT = (
 
 LEAST_PREFIX = 320
 """Tokens of the shared prefix at least, also when the block is small."""
+MOST_PREFIX = 4 * 1024 * 1024
+"""Tokens of the shared prefix at most, when no max_model_len says less."""
+MOST_TOKENS = 10 ** 9
+"""A count of tokens in a reply that is larger is none."""
 MOST_ENGINES = 32
 """Engines behind one endpoint up to which requests are repeated until two must have met the same engine."""
 SETTLE_SECONDS = 3.0
@@ -48,7 +52,7 @@ class Settings(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One request and what the counters say of it. Tokens; None where it was not told."""
+    """One request and what the counters say of it. Tokens; None where it was not told, 0 for `prompt`."""
 
     name: str
     prompt: int
@@ -63,9 +67,9 @@ class Step(NamedTuple):
     @property
     def alone(self) -> Optional[bool]:
         """Whether the counters moved by this request alone; None when they do not say."""
-        if self.queries is None:
+        if self.queries is None or not self.prompt:
             return None
-        return self.queries <= self.prompt
+        return max(self.queries, self.hits or 0.0) <= self.prompt
 
     def found(self) -> Optional[float]:
         """Tokens of this request that came out of the cache: what the reply says, else the counter when nothing else ran."""
@@ -169,17 +173,16 @@ class _Probe:
             return Step(name, 0, None, None, None, reply.end or 0.0, (), trouble)
         usage = found.get("usage") if isinstance(found, dict) else None
         usage = usage if isinstance(usage, dict) else {}
-        prompt = usage.get("prompt_tokens")
-        prompt = prompt if isinstance(prompt, int) else 0
+        prompt = _tokens(usage.get("prompt_tokens"), MOST_TOKENS) or 0
         details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        cached = _tokens(details.get("cached_tokens"), prompt) if isinstance(details, dict) else None
         ids = found.get("prompt_token_ids") if isinstance(found, dict) else None
         ids = tuple(i for i in ids if isinstance(i, int)) if isinstance(ids, list) else ()
         queries = hits = None
         note = ""
         if before is not None:
             queries, hits, note = self._moved(before, prompt)
-        return Step(name, prompt, queries, hits, cached if isinstance(cached, int) else None, reply.end or 0.0, ids, None, note)
+        return Step(name, prompt, queries, hits, cached, reply.end or 0.0, ids, None, note)
 
     def _moved(self, before: metrics.Reading, prompt: int) -> Tuple[Optional[float], Optional[float], str]:
         """How far the counters moved; waits a little until they show the request."""
@@ -197,6 +200,11 @@ class _Probe:
             if queries == 0 and after.caching() is False:
                 return queries, hits, ""
             time.sleep(0.05)
+
+
+def _tokens(value: Any, most: int) -> Optional[int]:
+    """A count of tokens out of JSON; None when it can be none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def text_of(count: int, salt: str) -> str:
@@ -233,7 +241,8 @@ def _ours(probe: _Probe, block: Optional[int], retention: int, data: Dict[str, A
     if short.trouble is not None or longer.trouble is not None:
         return [], _failed(probe)
     a_word = (longer.prompt - short.prompt) / 64.0
-    if a_word <= 0:
+    # A word of ours is a token at least.
+    if not short.prompt or a_word < 0.5:
         return [], Verdict(CANNOT_TELL, "the replies do not tell the tokens of a prompt", "usage.prompt_tokens is missing or does not grow",
                            "look at what the router does with the field usage")
     step = max(block or 16, retention)
@@ -242,9 +251,10 @@ def _ours(probe: _Probe, block: Optional[int], retention: int, data: Dict[str, A
     if wanted % step == 0:
         wanted += max(1, step // 2)
     data["prefix_tokens"] = wanted
-    room = settings.max_model_len
-    if room is not None and wanted + 64 > room:
-        return [], Verdict(CANNOT_TELL, "a prefix of %d tokens does not fit into %d (max_model_len)" % (wanted, room),
+    room = min(settings.max_model_len or MOST_PREFIX, MOST_PREFIX)
+    if wanted + 64 > room:
+        return [], Verdict(CANNOT_TELL, "a prefix of %d tokens does not fit into %d%s" % (
+            wanted, room, " (max_model_len)" if room == settings.max_model_len else ""),
                            "the block of %d tokens leaves no room for a prefix that could be found again" % step, "raise --max-model-len")
     template = max(0, int(short.prompt - 8 * a_word))
     words = max(1, int((wanted - min(template, wanted // 2)) / a_word))
@@ -313,9 +323,9 @@ def resemblance(one: bytes, other: bytes, width: int = 24) -> float:
     return sum(piece in other for piece in pieces) / len(pieces) if pieces else 0.0
 
 
-def _fill(probe: _Probe, tokens: int, a_word: float, room: Optional[int]) -> int:
+def _fill(probe: _Probe, tokens: int, a_word: float, room: int) -> int:
     """Prompts of other users, about `tokens` tokens in all."""
-    each = max(64, min(4096, (room or 4096) - 64, tokens))
+    each = max(64, min(4096, room - 64, tokens))
     sent = 0
     while sent < tokens and sent < 100 * each:
         one = probe.send("filler", conversation(text_of(max(1, int(each / a_word)), secrets.token_hex(6)), "1"), count=False)
@@ -345,6 +355,9 @@ def judge(steps: Sequence[Step], block: Optional[int], reach: int, caching: Opti
     if caching is False:
         return Verdict(NOT_ENABLED, "cache_config_info says enable_prefix_caching=False", "the engine keeps no prefix at all",
                        "start vllm serve with --enable-prefix-caching")
+    if not all(s.prompt for s in steps):
+        return Verdict(CANNOT_TELL, "a reply does not tell the tokens of its prompt", "usage.prompt_tokens is missing or no number of tokens",
+                       "look at what the router does with the field usage")
     shared = min([common(first.ids, s.ids) for s in same if s.ids and first.ids] or [-1])
     found = [s.found() for s in same]
     best = max([f for f in found if f is not None] or [0.0])
@@ -389,6 +402,9 @@ def judge(steps: Sequence[Step], block: Optional[int], reach: int, caching: Opti
     if shared < 0 and wanted and declared is False and any(abs(s.prompt - first.prompt) > 200 for s in same):
         return Verdict(DIFFERS, "prompts of almost the same text had %d and %s tokens" % (first.prompt, ", ".join(map(str, sorted(lengths)))),
                        "something between here and the engine adds text that changes", "look for a session id or a time in what the router adds")
+    if block is None and not (declared and wanted):
+        return Verdict(CANNOT_TELL, "nothing was found, and the server does not tell the tokens of its block", "a hybrid model keeps state only at the end "
+                       "of a block, which can be longer than what was shared", "set verify_prefix_tokens to more than two blocks (the server's log names them)")
     after = " after %d tokens of other prompts" % filler if filler else ""
     return Verdict(NOT_RETAINED, "%s tokens are shared, yet nothing was found%s" % (shared if shared >= 0 else "about %d" % wanted, after),
                    "the blocks were gone before the next request came: the KV cache is too small for the traffic, or something resets it"
@@ -398,8 +414,8 @@ def judge(steps: Sequence[Step], block: Optional[int], reach: int, caching: Opti
 
 def _flag_number(flags: Mapping[str, Any], name: str) -> Optional[int]:
     value = flags.get(name)
-    text = str(value) if value is not None else ""
-    return int(text) if text.isdigit() and len(text) < 9 else None
+    number = whole_number(str(value), 8)
+    return number if number is not None and number < 10 ** 8 else None
 
 
 def bodies(text: str) -> Tuple[Dict[str, Any], ...]:
@@ -410,10 +426,10 @@ def bodies(text: str) -> Tuple[Dict[str, Any], ...]:
     """
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError("the requests of the application are not JSON") from None
     listed = found if isinstance(found, list) else [found]
     good = tuple(one for one in listed if isinstance(one, dict) and isinstance(one.get("messages"), list) and one["messages"])

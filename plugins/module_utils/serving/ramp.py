@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import secrets
 import time
@@ -15,6 +16,7 @@ from .client import Deadlines, Endpoint, Loop, Reply, Request, call, post, resol
 from .prefix import text_of
 from .requests import CHAT, broken
 from .result import finding, not_run, result
+from .wire import whole_number
 
 MOST_STREAMS = 4096
 MOST_TOKENS = 1048576
@@ -25,6 +27,13 @@ STEPS = 10
 PERCENTILES = (50, 90, 95, 99)
 CLIENT_LIMIT = 0.85
 """Share of a core from which on the client itself may bound what is measured."""
+NO_TOKEN = "no token"
+"""Kind of error of a stream that ended as it should and brought nothing."""
+KV_FULL = 0.9
+"""Share of the KV cache from which on it is what keeps requests waiting."""
+# Routers write JSON anew, with blanks. Searching costs a tenth of reading each event as JSON.
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 
 
 class Settings(NamedTuple):
@@ -128,19 +137,21 @@ class _Stream:
         self.last = 0.0
         self.gaps: List[float] = []
         self.inputs = 0
-        self.outputs = 0
+        self.outputs: Optional[int] = None
+        """Output tokens as the usage tells them."""
         self.role = False
         self.parts: Optional[List[bytes]] = [] if keep else None
 
     def take(self, data: bytes, now: float) -> None:
-        """One event. Only the last one, with the usage, is read as JSON: the others are only counted."""
-        if b'"usage":{' in data:
+        """One event. Only the first, with the role, and the last, with the usage, are read as JSON: the others are only counted."""
+        if _USAGE.search(data):
             self._usage(data)
-            if b'"choices":[]' in data:
-                return
-        elif not self.role and b'"role":' in data and b'"content":""' in data:
-            self.role = True
+        if _NO_CHOICE.search(data):
             return
+        if not self.role and b'"role"' in data:
+            self.role = True
+            if not any(value for name, value in _delta(data).items() if name != "role"):
+                return
         if self.first is None:
             self.first = now
         else:
@@ -152,20 +163,39 @@ class _Stream:
     def _usage(self, data: bytes) -> None:
         try:
             usage = json.loads(data.decode("utf-8", "replace"))["usage"]
-            self.inputs, self.outputs = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+            inputs, outputs = _count(usage["prompt_tokens"]), _count(usage["completion_tokens"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            pass
+            return
+        if inputs is not None and outputs is not None:
+            self.inputs, self.outputs = inputs, outputs
+
+    @property
+    def empty(self) -> bool:
+        """Whether not one output token came."""
+        return self.first is None or self.outputs == 0
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens; the events that brought some where the usage does not tell."""
+        return len(self.gaps) + (self.first is not None) if self.outputs is None else self.outputs
 
     def text(self) -> str:
         """What was written, when the parts were kept."""
-        words = []
-        for data in self.parts or []:
-            try:
-                delta = json.loads(data.decode("utf-8", "replace"))["choices"][0]["delta"]
-                words.append(str(delta.get("content") or ""))
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-                pass
-        return "".join(words)
+        return "".join(str(_delta(data).get("content") or "") for data in self.parts or [])
+
+
+def _delta(data: bytes) -> Mapping[str, Any]:
+    """What an event adds to the message, empty when it cannot be read."""
+    try:
+        found = json.loads(data.decode("utf-8", "replace"))["choices"][0]["delta"]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> Optional[int]:
+    """A number of tokens out of a usage, None for what cannot be one (1e999 is infinite)."""
+    return int(value) if isinstance(value, (int, float)) and 0 <= value <= 10 ** 12 else None
 
 
 class _Watch:
@@ -182,12 +212,16 @@ class _Watch:
         self.waiting = 0
         self.failures = 0
         self.flat = True
+        self.busy = False
+        self.steady: List[Tuple[float, float]] = []
+        """Requests running and waiting, in each sample that was asked for while every stream had a request open."""
 
-    def tick(self, now: float) -> None:
-        """Ask when it is time; an unanswered question is not asked again."""
+    def tick(self, now: float, busy: bool) -> None:
+        """Ask when it is time; an unanswered question is not asked again. `busy`: every stream has a request open."""
         if now < self.next or self.waiting or not self.flat:
             return
         self.next = now + SAMPLE_SECONDS
+        self.busy = busy
         for position, server in enumerate(self.servers):
             if server.addresses:
                 self.waiting += 1
@@ -210,6 +244,17 @@ class _Watch:
             if values:
                 value = max(values) if name == "kv_usage" else sum(values)
                 self.most[name] = max(self.most.get(name, 0.0), value)
+        known = [(r.values["running"], r.values["waiting"]) for r in self.latest if r is not None and "running" in r.values and "waiting" in r.values]
+        if self.busy and not self.waiting and len(known) == len(self.servers):
+            self.steady.append((sum(running for running, _waiting in known), sum(waiting for _running, waiting in known)))
+
+    def waited(self) -> Optional[float]:
+        """Share of the samples in which requests waited while about as many ran as ever did; None of fewer than three."""
+        if len(self.steady) < 3:
+            return None
+        # Those that end in a step of the engine no longer count as running.
+        full = 0.95 * max(running for running, _waiting in self.steady)
+        return round(sum(1 for running, waiting in self.steady if waiting >= 1 and running >= full) / len(self.steady), 3)
 
     def rose(self, name: str) -> Optional[float]:
         """By how much a counter rose over all servers since the first sample."""
@@ -254,7 +299,8 @@ class Level:
         self.short = 0
         self.began = 0.0
         self.last_end = 0.0
-        self.open = 0
+        self.open: Dict[_Stream, float] = {}
+        """Streams without an end yet, and when they were sent."""
         self.due = 0
         self.connections = 0
         self.sending = False
@@ -268,6 +314,7 @@ class Level:
         while self.loop.active and time.monotonic() < self.until and not self._stop():
             self.loop.step(0.1)
         self.cut = True
+        left = [] if self.over_budget else [time.monotonic() - sent for sent in self.open.values()]
         wall = max(1e-6, self.last_end - self.began)
         cpu = time.process_time() - cpu
         self.loop.close()
@@ -276,6 +323,7 @@ class Level:
         for name in ("preemptions", "prefix_hits", "prefix_queries", "rejections"):
             moved[name] = metrics.difference(before, after, name)[0] if before is not None and after is not None else self.watch.rose(name)
         ok = len(self.totals)
+        reading = after or before
         return {
             "concurrency": self.streams, "requests": self.finished, "ok": ok, "errors": dict(self.errors), "error_texts": dict(self.examples),
             "connections": self.connections, "seconds": round(wall, 3), "input_tokens": self.inputs, "output_tokens": self.outputs,
@@ -285,11 +333,13 @@ class Level:
             "kv_usage_max": self.watch.most.get("kv_usage"), "preemptions": moved["preemptions"], "prefix_hits": moved["prefix_hits"],
             "prefix_queries": moved["prefix_queries"], "short_answers": self.short, "client_cpu": round(cpu / wall, 3),
             "over_budget": self.over_budget, "metrics_read": before is not None and after is not None,
+            "unanswered": len(left), "unanswered_seconds": round(max(left, default=0.0), 3), "waiting_share": self.watch.waited(),
+            "engines": len(self.watch.servers) * _size(self.settings, "data-parallel-size", 1) if reading is None else reading.engine_count(),
         }
 
     def _stop(self) -> bool:
         if self.open and not self.over_budget:
-            self.watch.tick(time.monotonic())
+            self.watch.tick(time.monotonic(), len(self.open) == self.streams)
             return False
         # Only samples of the metrics are left, or what was cut: nothing to wait for.
         return True
@@ -318,39 +368,47 @@ class Level:
         }
         stream = _Stream()
         self.started += 1
-        self.open += 1
+        self.open[stream] = time.monotonic()
         limits = Deadlines(10.0, settings.request_seconds, settings.request_seconds, settings.request_seconds)
         self.loop.start(self.target, post(CHAT, body, True, limits), lambda reply: self._done(stream, reply), stream.take)
 
     def _done(self, stream: _Stream, reply: Reply) -> None:
-        self.open -= 1
+        del self.open[stream]
         if self.cut:
             return
         self.finished += 1
         self.connections += not reply.reused
         self.last_end = time.monotonic()
-        if reply.trouble is not None:
-            kind = reply.trouble.kind if reply.trouble.kind != "status" else "HTTP %d" % reply.status
-            if reply.trouble.kind == "timeout":
-                kind = "timeout at %s" % reply.trouble.point
+        kind, text = _error(stream, reply)
+        if kind:
             self.errors[kind] = self.errors.get(kind, 0) + 1
-            self.examples.setdefault(kind, reply.trouble.text)
+            self.examples.setdefault(kind, text)
             if sum(self.errors.values()) > self.settings.error_budget * max(self.finished, self.streams):
                 self.over_budget = True
                 return
         else:
-            self.totals.append((reply.end or 0.0) if stream.first is None else stream.last)
+            self.totals.append(stream.last)
             if stream.first is not None:
                 self.ttft.append(stream.first)
-                if stream.outputs > 1:
-                    self.per_token.append((stream.last - stream.first) / (stream.outputs - 1))
+                if stream.tokens > 1:
+                    self.per_token.append((stream.last - stream.first) / (stream.tokens - 1))
             self.gaps += stream.gaps
             self.inputs += stream.inputs
-            self.outputs += stream.outputs
-            if stream.outputs < self.settings.output_tokens:
+            self.outputs += stream.tokens
+            if stream.tokens < self.settings.output_tokens:
                 self.short += 1
         if self._more():
             self._next()
+
+
+def _error(stream: _Stream, reply: Reply) -> Tuple[str, str]:
+    """Kind and text of what is wrong with an answer, empty when it is right."""
+    trouble = reply.trouble
+    if trouble is None:
+        return (NO_TOKEN, "the stream ended without an output token") if stream.empty else ("", "")
+    if trouble.kind == "status":
+        return "HTTP %d" % reply.status, trouble.text
+    return "timeout at %s" % trouble.point if trouble.kind == "timeout" else trouble.kind, trouble.text
 
 
 def run(target: Endpoint, servers: Sequence[Endpoint], settings: Settings, progress: Optional[Callable[[str], None]] = None) -> Dict[str, Any]:
@@ -386,7 +444,7 @@ def run(target: Endpoint, servers: Sequence[Endpoint], settings: Settings, progr
         levels.append(level.run())
         if levels[-1]["over_budget"]:
             break
-        if levels[-1]["requests"] < streams:
+        if levels[-1]["unanswered"] or levels[-1]["requests"] < streams:
             out_of_time = True
             break
     data["knee"] = knee(levels)
@@ -415,7 +473,7 @@ def words_for(target: Endpoint, settings: Settings) -> Tuple[int, Optional[Dict[
             return 0, broken("concurrency.reach", trouble, target.url, settings.key_given, reply.status)
         usage = found.get("usage") if isinstance(found, dict) else None
         prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        lengths.append(prompt if isinstance(prompt, int) else 0)
+        lengths.append(_count(prompt) or 0)
     a_word = (lengths[1] - lengths[0]) / 64.0
     if a_word <= 0:
         return 0, finding("concurrency.reach", "fail", "the replies do not tell the tokens of a prompt", "usage.prompt_tokens", where=target.url)
@@ -437,7 +495,7 @@ def knee(levels: Sequence[Mapping[str, Any]]) -> Optional[int]:
 
 def headroom(settings: Settings, levels: Sequence[Mapping[str, Any]]) -> Dict[str, Optional[float]]:
     """What is left at the target: shares of the KV cache and of the time bounds, 0 to 1; None where it is not known."""
-    at = next((lv for lv in levels if lv["concurrency"] == settings.concurrency and not lv["over_budget"]), None)
+    at = next((lv for lv in levels if lv["concurrency"] == settings.concurrency and not lv["over_budget"] and not lv["unanswered"]), None)
     found: Dict[str, Optional[float]] = {"kv": None, "ttft": None, "itl": None, "throughput": None}
     if at is None:
         return found
@@ -485,8 +543,11 @@ def judged(settings: Settings, levels: Sequence[Mapping[str, Any]], out_of_time:
             "at most %g %% errors" % (100 * settings.error_budget), where=where, why="users see these errors at this load",
             fix="read the log of vllm.service at this time; stage 1 tells whether a process restarted"))
     elif out_of_time:
-        found.append(finding("concurrency.target", "unknown", "time was up at %d of %d streams" % (last["concurrency"], settings.concurrency),
-                             "%d streams" % settings.concurrency, where=where, fix="give the stage more time (verify_ramp_seconds)"))
+        text = "time was up at %d of %d streams" % (last["concurrency"], settings.concurrency)
+        if last["unanswered"]:
+            text += ", %d requests unanswered, the oldest for %.1f s" % (last["unanswered"], last["unanswered_seconds"])
+        found.append(finding("concurrency.target", "unknown", text, "%d streams" % settings.concurrency, where=where,
+                             fix="give the stage more time (verify_ramp_seconds)"))
     elif reached:
         found.append(finding(
             "concurrency.target", "pass", "%d streams, %d requests, %s output tokens/s" % (last["concurrency"], last["ok"], last["output_tps"]),
@@ -495,11 +556,15 @@ def judged(settings: Settings, levels: Sequence[Mapping[str, Any]], out_of_time:
         sent = sum(lv["requests"] for lv in levels)
         found.append(finding("concurrency.errors", "pass" if not errors else "warn", "%d of %d requests failed" % (errors, sent),
                              "at most %g %%" % (100 * settings.error_budget), where=where))
+    else:
+        found.append(finding("concurrency.target", "unknown", "the last step had %d streams" % last["concurrency"], "%d streams" % settings.concurrency,
+                             where=where, why="the declared load was not sent", fix="let the steps (levels) end with the target"))
     found += _resources(settings, last, where)
     if reached:
         for name, bound, word in (("ttft", settings.ttft_ms, "time to the first token"), ("itl", settings.itl_ms, "time between tokens")):
             seen = last["%s_ms" % name]["p95"]
-            if bound is not None:
+            # When time was up a bound may be broken already, and is not held yet.
+            if bound is not None and not (out_of_time and (seen is None or seen <= bound)):
                 bad = seen is None or seen > bound
                 found.append(finding("concurrency.%s" % name, "fail" if bad else "pass", "%s ms (95th percentile of the %s)" % (seen, word),
                                      "at most %g ms" % bound, "users wait longer than declared" if bad else "",
@@ -518,11 +583,11 @@ def judged(settings: Settings, levels: Sequence[Mapping[str, Any]], out_of_time:
 
 
 def _resources(settings: Settings, last: Mapping[str, Any], where: str) -> List[Dict[str, Any]]:
-    found: List[Dict[str, Any]] = []
+    found = _slots(settings, last, where)
     streams = last["concurrency"]
     if not last["metrics_read"] and last["running_max"] is None:
-        return [finding("concurrency.metrics", "warn", "no metrics of vLLM", where=where, fix="let verify read /metrics (verify_endpoints)",
-                        why="whether requests waited or were preempted is not known")]
+        return [*found, finding("concurrency.metrics", "warn", "no metrics of vLLM", where=where, fix="let verify read /metrics (verify_endpoints)",
+                                why="whether requests waited or were preempted is not known")]
     preempted = last["preemptions"]
     if preempted is None:
         found.append(finding("concurrency.preemptions", "warn", "not known: the counter is missing, no number, or was reset", where=where))
@@ -534,15 +599,34 @@ def _resources(settings: Settings, last: Mapping[str, Any], where: str) -> List[
     else:
         found.append(finding("concurrency.preemptions", "pass", "%d, KV cache at most %s full" % (preempted, _share(last["kv_usage_max"])),
                              "at most %d" % settings.max_preemptions, where=where))
-    running, waiting = last["running_max"], last["waiting_max"]
-    limit = settings.flags.get("max-num-seqs")
-    if running is not None and waiting and streams == settings.concurrency and running + waiting >= 0.8 * streams and running < 0.8 * streams:
-        text = "at most %d of %d requests ran at once, %d waited" % (running, streams, waiting)
-        found.append(finding(
-            "concurrency.slots", "fail", text + (" (--max-num-seqs %s)" % limit if limit else ""), "%d at once" % streams, where=where,
-            why="the server takes fewer requests at once than declared: --max-num-seqs is too small, or the KV cache holds no more",
-            fix="raise --max-num-seqs, or declare the smaller target (verify_concurrency)"))
     return found
+
+
+def _slots(settings: Settings, last: Mapping[str, Any], where: str) -> List[Dict[str, Any]]:
+    """Whether as many requests as declared can run at once: by --max-num-seqs, else by what ran while others waited."""
+    target, limit, engines = settings.concurrency, _size(settings, "max-num-seqs", 0), last["engines"]
+    seats = limit * engines or None
+    running, waiting = (last["running_max"], last["waiting_max"]) if last["concurrency"] == target else (None, None)
+    short = seats is not None and seats < target and (running or 0) <= seats
+    full = False
+    if running is not None and waiting and running < target:
+        # With seats left and room in the KV cache it is the scheduler that lets long prompts wait for their turn.
+        capped = seats is None or (last["kv_usage_max"] or 0) >= KV_FULL
+        full = (running < 0.8 * target <= running + waiting) or (capped and (last["waiting_share"] or 0) > 0.5)
+    if not short and not full:
+        return []
+    parts = [] if running is None else ["at most %d of %d requests ran at once, %d waited" % (running, target, waiting or 0)]
+    if limit:
+        parts.append("--max-num-seqs %d%s" % (limit, " with %d engines" % engines if engines > 1 else ""))
+    return [finding(
+        "concurrency.slots", "fail", "; ".join(parts), "%d at once" % target, where=where,
+        why="the server takes fewer requests at once than declared: --max-num-seqs is too small, or the KV cache holds no more",
+        fix="raise --max-num-seqs, or declare the smaller target (verify_concurrency)")]
+
+
+def _size(settings: Settings, flag: str, default: int) -> int:
+    """The number that a planned flag gives, `default` when it gives none."""
+    return whole_number(str(settings.flags.get(flag, ""))) or default
 
 
 def _share(value: Optional[float]) -> str:
@@ -554,12 +638,17 @@ def agent_loop(target: Endpoint, servers: Sequence[Endpoint], settings: Settings
 
     Returns:
         ``turns``: for each turn the number of answers, prompt tokens and the median time to the first token; ``errors`` by kind;
-        ``hit_share``: tokens out of the prefix cache, None when the counters do not say.
+        ``unanswered``: sessions that were not at their end when the time of the stage was up; ``hit_share``: tokens out of the prefix cache,
+        None when the counters do not say.
     """
     sessions = min(settings.agents, settings.concurrency)
     turns = max(1, min(64, settings.turns))
-    words, wrong = words_for(target, settings._replace(input_tokens=max(32, settings.input_tokens // turns)))
-    found: Dict[str, Any] = {"sessions": sessions, "turns": [], "errors": {}, "hit_share": None}
+    words, wrong = words_for(target, settings._replace(
+        input_tokens=max(32, settings.input_tokens // turns), request_seconds=min(settings.request_seconds, max(0.1, until - time.monotonic()))))
+    found: Dict[str, Any] = {"sessions": sessions, "turns": [], "errors": {}, "unanswered": 0, "hit_share": None}
+    if time.monotonic() >= until:
+        found["unanswered"] = sessions
+        return found
     if wrong is not None:
         found["errors"][wrong["observed"]] = 1
         return found
@@ -578,8 +667,8 @@ def agent_loop(target: Endpoint, servers: Sequence[Endpoint], settings: Settings
         stream = _Stream(keep=True)
 
         def done(reply: Reply) -> None:
-            if reply.trouble is not None:
-                kind = reply.trouble.kind
+            kind, _text = _error(stream, reply)
+            if kind:
                 found["errors"][kind] = found["errors"].get(kind, 0) + 1
                 return
             if stream.first is not None:
@@ -594,7 +683,9 @@ def agent_loop(target: Endpoint, servers: Sequence[Endpoint], settings: Settings
 
     for _session in range(sessions):
         ask([system], 0)
-    loop.run(max(0.1, until - time.monotonic()))
+    while loop.active and time.monotonic() < until:
+        loop.step(0.1)
+    found["unanswered"] = len(loop.active)
     loop.close()
     after = metrics.read(list(servers))[0] if servers else None
     if before is not None and after is not None:
@@ -614,6 +705,9 @@ def judged_agents(found: Mapping[str, Any], where: str) -> List[Dict[str, Any]]:
     if errors:
         return [finding("concurrency.agents", "fail", "%d of the sessions failed: %s" % (errors, ", ".join(found["errors"])), "no error", where=where,
                         why="agents lose their work")]
+    if found["unanswered"]:
+        return [finding("concurrency.agents", "unknown", "time was up while %d of %d sessions waited for an answer" % (
+            found["unanswered"], found["sessions"]), "no error", where=where, fix="give the stage more time (verify_ramp_seconds)")]
     last = found["turns"][-1] if found["turns"] else {}
     share = "" if found["hit_share"] is None else ", %d %% of the prompt tokens out of the cache" % round(100 * found["hit_share"])
     return [finding("concurrency.agents", "pass", "%d sessions, %s turns, %s prompt tokens at the end%s" % (

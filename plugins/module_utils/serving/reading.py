@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..node import kernel_log, service, systemd, xid
-from ..node.reader import Reader
+from ..node.reader import Ran, Reader
 from ..node.text import integer
 from . import log_marks
 
@@ -18,7 +18,10 @@ EXTRA = ("Result", "InvocationID", "ActiveEnterTimestampMonotonic", "StatusText"
 RDMA_COUNTERS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors", "excessive_buffer_overrun_errors",
                  "local_link_integrity_errors", "port_xmit_discards")
 RDMA_HW_COUNTERS = ("rnr_nak_retry_err", "packet_seq_err", "out_of_sequence", "local_ack_timeout_err")
-LOG_LINES = "100000"
+START_SPANS = (600, 3600, 14400)
+"""Seconds after the start of the unit within which the log is looked through for the marks of the start, the next when one was too short."""
+RECENT = 86400
+"""Seconds back to which a log that goes on after the start is looked through for errors."""
 
 
 class _Options:
@@ -35,7 +38,8 @@ def read(reader: Reader, unit: str, engine: str = "docker", since: float = 0.0) 
         reader: live or recorded.
         unit: the systemd unit that serves.
         engine: docker, podman, or empty for none.
-        since: Unix time after which warnings, Xids and errors count as new; 0 for the start of the unit.
+        since: Unix time after which warnings, Xids and errors count as new; the log then holds only those.
+            0 for the start of the unit.
 
     Returns:
         ``{"now", "uptime", "unit", "processes", "log", "gpus", "xids", "containers", "rss", "rdma", "retransmitted", "unknown"}``; what
@@ -61,7 +65,7 @@ def read(reader: Reader, unit: str, engine: str = "docker", since: float = 0.0) 
         found["unit"] = dict(systemd.service_fields(block), name=unit, result=systemd.first(block, "Result"))
         entered = integer(systemd.first(block, "ActiveEnterTimestampMonotonic"))
         found["unit"]["active_seconds"] = round(uptime - entered / 1e6, 1) if uptime is not None and entered else None
-        found["log"] = _log(reader, unit, systemd.first(block, "InvocationID"), since, unknown)
+        found["log"] = _log(reader, systemd.first(block, "InvocationID"), since, found["unit"]["active_seconds"], unknown)
     started = _started(found, since)
     found["gpus"] = gpus(reader.run(SMI).out) if reader.run(SMI).ok else None
     if found["gpus"] is None:
@@ -77,9 +81,11 @@ def read(reader: Reader, unit: str, engine: str = "docker", since: float = 0.0) 
             found["containers"] = listed(ran.out)
         else:
             unknown["containers"] = ran.reason(engine)
-    found["pids"] = victims(found["processes"] or [])
-    found["rss"] = _rss(reader, found["processes"] or [])
-    found["rdma"] = _rdma(reader)
+    processes = found["processes"] or []
+    ids = {c["id"] for c in found["containers"] or [] if c["name"] == unit.rpartition(".")[0]}
+    found["pids"] = victims(owned(processes, unit, ids) or processes)
+    found["rss"] = _rss(reader, processes)
+    found["rdma"] = _rdma(reader, unknown)
     found["retransmitted"] = _retransmitted(reader)
     return found
 
@@ -103,10 +109,17 @@ def victims(processes: Sequence[Mapping[str, Any]]) -> Dict[str, int]:
 
 
 def victim(reader: Reader, unit: str, what: str) -> Optional[int]:
-    """Pid of the process that stands for `what` on this node; None when none runs, or only one of another unit."""
-    serving = service.collect(reader, _Options([unit]))
-    processes = [p for p in serving.get("processes") or [] if p.get("container") or p.get("unit") == unit]
-    return victims(processes).get(what)
+    """Pid of the process that stands for `what` on this node; None when none runs, or only one that the unit did not start."""
+    processes = service.collect(reader, _Options([unit])).get("processes") or []
+    # Docker's containers live outside of the unit's control group; the unit's own has the name of the unit (plan/render.py).
+    inspected = reader.run(("docker", "inspect", "--type", "container", "--format", "{{.Id}}", unit.rpartition(".")[0])) if processes else None
+    ids = {inspected.out.strip()[:12]} if inspected is not None and inspected.ok else set()
+    return victims(owned(processes, unit, ids)).get(what)
+
+
+def owned(processes: Sequence[Mapping[str, Any]], unit: str, ids: Set[str]) -> List[Mapping[str, Any]]:
+    """The processes that run in the unit itself or in a container of `ids` (12 digits each)."""
+    return [p for p in processes if p.get("unit") == unit or p.get("container") in ids]
 
 
 def _uptime(reader: Reader) -> Optional[float]:
@@ -129,18 +142,64 @@ def _started(found: Mapping[str, Any], since: float) -> Optional[float]:
     return None if active is None else float(uptime) - float(active) - 1.0
 
 
-def _log(reader: Reader, unit: str, invocation: str, since: float, unknown: Dict[str, str]) -> Optional[Dict[str, Any]]:
+def _log(reader: Reader, invocation: str, since: float, active: Optional[float], unknown: Dict[str, str]) -> Optional[Dict[str, Any]]:
+    """Marks of the log: what is new after `since`, or, without it, the beginning and what was loud after it.
+
+    A busy server prints a line for each request; neither part holds them all, however long it runs.
+    """
     if not re.match(r"[0-9a-f]{32}\Z", invocation):
         unknown["log"] = "the unit was never started"
         return None
-    ran = reader.run(("journalctl", "_SYSTEMD_INVOCATION_ID=" + invocation, "-o", "short-unix", "--no-pager", "-q", "-n", LOG_LINES))
+    command = ("journalctl", "_SYSTEMD_INVOCATION_ID=" + invocation, "-o", "short-unix", "--no-pager", "-q")
+    if since:
+        # A journal that may not be read looks empty: any line of this start shows that it can be.
+        ran = reader.run((*command, "-n", "1"))
+        seen = ran.out.strip()
+        if ran.ok and seen:
+            ran = _loud(reader, command, since)
+        text = ran.out
+    else:
+        ran, text = _whole(reader, command, active, unknown)
+        # The journal may have dropped the beginning: then nothing is known of the start.
+        seen = ran.out.strip()
     if not ran.ok:
         unknown["log"] = ran.reason("journalctl")
         return None
-    found = log_marks.read(ran.out, since)
-    if not found["lines"]:
+    if not seen:
         unknown["log"] = "the journal holds no line of this start"
-    return found
+        return None
+    return log_marks.read(text, since)
+
+
+def _whole(reader: Reader, command: Sequence[str], active: Optional[float], unknown: Dict[str, str]) -> Tuple[Ran, str]:
+    """How the beginning could be read, and the text of the beginning with what was loud after it."""
+    now = time.time()
+    if active is None:
+        ran = reader.run(command)
+        return ran, ran.out
+    for span in START_SPANS:
+        end = int(now - active) + span
+        ran = reader.run((*command, "--until", "@%d" % end))
+        ready = log_marks.READY.search(ran.out)
+        if ready or not ran.ok or end >= now:
+            break
+    if ran.error == "too_large" and ready:
+        # What was cut off is the end: go on from there.
+        ran = Ran(0, ran.out)
+        end = min(end, int((re.findall(r"^(\d{9,11})\.\d", ran.out[-100000:], re.M) or [end])[-1]))
+    if not ran.ok or end >= now:
+        return ran, ran.out
+    more = _loud(reader, command, max(end, now - RECENT))
+    if not more.ok:
+        unknown["log.recent"] = more.reason("journalctl")
+    return ran, ran.out + "\n" + more.out
+
+
+def _loud(reader: Reader, command: Sequence[str], since: float) -> Ran:
+    """Lines from then on that say something of a fault or of a transport."""
+    ran = reader.run((*command, "--since", "@%d" % since, "--grep", log_marks.LOUD))
+    # Exit code 1 without a word: no line matches.
+    return Ran(0) if ran.rc == 1 and not ran.error and not (ran.out + ran.err).strip() else ran
 
 
 def gpus(text: str) -> Optional[List[Dict[str, Optional[int]]]]:
@@ -173,11 +232,15 @@ def _rss(reader: Reader, processes: Sequence[Mapping[str, Any]]) -> Dict[str, in
     return found
 
 
-def _rdma(reader: Reader) -> Dict[str, int]:
-    """Error counters of every RDMA port, ``device/port/name``."""
+def _rdma(reader: Reader, unknown: Dict[str, str]) -> Optional[Dict[str, int]]:
+    """Error counters of every RDMA port, ``device/port/name``; None when they could not be looked for."""
     found: Dict[str, int] = {}
     base = "/sys/class/infiniband"
-    for device in reader.names(base).names[:64]:
+    devices = reader.names(base)
+    if devices.error not in ("", "missing"):
+        unknown["rdma"] = "%s could not be read: %s" % (base, devices.error)
+        return None
+    for device in devices.names[:64]:
         for port in reader.names("%s/%s/ports" % (base, device)).names[:8]:
             for folder, names in (("counters", RDMA_COUNTERS), ("hw_counters", RDMA_HW_COUNTERS)):
                 for name in names:

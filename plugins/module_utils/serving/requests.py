@@ -126,14 +126,27 @@ def unusable(requests: Sequence[Any]) -> str:
             return "%s needs a body with messages" % name
         expect = case.get("expect", {})
         finish = expect.get("finish", []) if isinstance(expect, Mapping) else None
-        if not isinstance(finish, list):
-            return "%s: expect is a table, and finish in it a list" % name
+        if not isinstance(finish, list) or not all(isinstance(word, str) for word in finish):
+            return "%s: expect is a table, and finish in it a list of words" % name
         if not isinstance(case.get("retries", 1), int) or not isinstance(expect.get("tokens", 0), int):
             return "%s: retries and tokens are numbers" % name
-        for tool in body.get("tools") or []:
+        tools = body.get("tools") or []
+        if not isinstance(tools, list):
+            return "%s: tools is a list" % name
+        for tool in tools:
             function = tool.get("function") if isinstance(tool, Mapping) else None
             if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
                 return "%s: every tool is a function with a name" % name
+    return ""
+
+
+def unusable_patterns(patterns: Sequence[Any]) -> str:
+    """Why patterns of warnings to tolerate cannot be used, empty when they can."""
+    for pattern in patterns:
+        try:
+            re.compile(str(pattern))
+        except (re.error, OverflowError, RecursionError) as exc:
+            return "%r is no regular expression: %s" % (str(pattern)[:100], exc)
     return ""
 
 
@@ -322,7 +335,8 @@ def _once(target: Endpoint, case: Mapping[str, Any], settings: Settings) -> Answ
         reply.trouble = trouble
         return Answer("failed: " + trouble.text, "", reply, {})
     # The ids of tool calls are new each time.
-    calls = [c.get("function") for c in message.get("tool_calls") or [] if isinstance(c, dict)]
+    made = message.get("tool_calls")
+    calls = [c.get("function") for c in made if isinstance(c, dict)] if isinstance(made, list) else []
     text = json.dumps([message.get("content") or "", message.get("reasoning") or "", calls], sort_keys=True)
     return Answer(judged(case, message, finish, usage, settings.model), text, reply, usage, 1, message)
 
@@ -330,29 +344,53 @@ def _once(target: Endpoint, case: Mapping[str, Any], settings: Settings) -> Answ
 def aftermath(name: str, before: Mapping[str, Any], after: Mapping[str, Any], stage: str, tolerated: Sequence[str] = ()) -> List[Finding]:
     """What the requests of a stage left behind on one node: new warnings and errors in the log, Xids, errors of ports, restarts.
 
+    A part that was read before and cannot be read any more is unknown; one that never could be read is left out.
+
     Args:
         name: of the node. before, after: readings; `after` was asked for what is new since `before`.
         stage: whose findings these are. tolerated: patterns of warnings that do not count.
     """
     found: List[Finding] = []
+
+    def unread(id: str, part: str, text: str) -> Finding:
+        return finding("%s.%s" % (stage, id), "unknown", (after.get("unknown") or {}).get(part) or text, "a reading, as before", where=name,
+                       why="it could be read before this stage and not after it")
+
     log = after.get("log")
     if isinstance(log, Mapping):
-        fresh = [w for w in log.get("new_warnings") or [] if not any(re.search(pattern, str(w.get("text"))) for pattern in tolerated)]
+        # A pattern that cannot be used tolerates nothing; it is refused before anything runs.
+        usable = [pattern for pattern in tolerated if not unusable_patterns([pattern])]
+        fresh = [w for w in log.get("new_warnings") or [] if not any(re.search(pattern, str(w.get("text"))) for pattern in usable)]
         if fresh:
             found.append(finding("%s.log" % stage, "fail", "%s: %s (%d kinds of new warnings)" % (fresh[0].get("level"), fresh[0].get("text"), len(fresh)),
                                  "no new warning", "the server complained of these requests", "read journalctl -u vllm.service; "
                                  "a warning that is known and harmless can be named in verify_tolerate", name))
         else:
             found.append(finding("%s.log" % stage, "pass", "no new warning", "no new warning", where=name))
+    elif isinstance(before.get("log"), Mapping):
+        found.append(unread("log", "log", "the log could not be read"))
     xids = after.get("xids")
     if xids:
         found.append(finding("%s.xid" % stage, "fail", "Xid %s on %s: %s" % (xids[-1].get("code"), xids[-1].get("bdf"), xids[-1].get("text")), "no Xid",
                              "a GPU reported a fault", "run inferops.vllm.diagnose", name))
-    old, new = before.get("rdma") or {}, after.get("rdma") or {}
-    rose = sorted(key for key in old if key in new and new[key] > old[key])
-    if rose:
-        found.append(finding("%s.ports" % stage, "fail", ", ".join(rose[:5]), "no rise of an error counter", "a link errs under load",
-                             "look at cable and switch port", name))
+    elif xids is None and before.get("xids") is not None:
+        found.append(unread("xid", "xids", "the kernel log could not be read"))
+    if before.get("gpus") and not after.get("gpus") and stage != "concurrency":
+        # Stage 4 compares the memory of the GPUs, and says it there.
+        found.append(unread("gpu_memory", "gpus", "nvidia-smi names no GPU any more"))
+    old, new = before.get("rdma") or {}, after.get("rdma")
+    if old and new is None:
+        found.append(unread("ports", "rdma", "the RDMA ports could not be read"))
+    elif new is not None:
+        rose = sorted(key for key in old if key in new and new[key] > old[key])
+        ports = {key.rpartition("/")[0] for key in new}
+        lost = sorted({key.rpartition("/")[0] for key in old} - ports)
+        missing = sorted(key for key in old if key not in new and key.rpartition("/")[0] in ports)
+        if rose or lost:
+            found.append(finding("%s.ports" % stage, "fail", ", ".join((["%s is gone" % port for port in lost] + rose)[:5]), "no rise of an error counter",
+                                 "a port went away" if lost else "a link errs under load", "look at cable and switch port", name))
+        elif missing:
+            found.append(unread("ports", "rdma", "%s could not be read" % ", ".join(missing[:5])))
     old_pids, new_pids = before.get("pids") or {}, after.get("pids") or {}
     gone = sorted(kind for kind in old_pids if new_pids.get(kind) != old_pids[kind])
     if gone:
@@ -404,7 +442,8 @@ class Collector:
         for name, field in (("content", "content"), ("reasoning", "reasoning"), ("reasoning", "reasoning_content")):
             if isinstance(delta.get(field), str):
                 self.parts[name].append(delta[field])
-        for piece in delta.get("tool_calls") or []:
+        pieces = delta.get("tool_calls")
+        for piece in pieces if isinstance(pieces, list) else []:
             if isinstance(piece, dict) and isinstance(piece.get("index"), int):
                 whole = self.calls.setdefault(piece["index"], {"type": "function", "function": {"name": "", "arguments": ""}})
                 inner = piece.get("function")

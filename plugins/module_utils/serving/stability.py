@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import start
 from .result import finding, not_run, result
@@ -18,9 +18,15 @@ GROWTH_FLOOR_KIB = 128 * 1024
 GPU_FLOOR_MIB = 256
 RETRANSMITTED_MOST = 1000
 
+TRANSPORTS: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
+    "rdma": (("nccl_gdrdma", "nccl_ib", "nccl_net_ib", "ucx_rdma"), ("nccl_socket", "nccl_net_socket")),
+    "nvlink": (("nccl_mnnvl",), ("nccl_socket", "nccl_ib", "nccl_gdrdma")),
+}
+"""What channels between nodes take when it is planned, one of them at least, and what none of them may take."""
+
 
 def transports(interconnect: str, readings: Mapping[str, Optional[Mapping[str, Any]]], several_nodes: bool) -> List[Finding]:
-    """What the ranks really talk over, from the NCCL and UCX lines of this start.
+    """What the ranks really talk over, from the NCCL and UCX lines of this start. One channel over TCP is enough to slow all ranks down.
 
     Args:
         interconnect: rdma, nvlink or none, as planned.
@@ -28,7 +34,7 @@ def transports(interconnect: str, readings: Mapping[str, Optional[Mapping[str, A
         several_nodes: whether the engine spans nodes at all.
     """
     found: List[Finding] = []
-    if not several_nodes or interconnect not in ("rdma", "nvlink"):
+    if not several_nodes or interconnect not in TRANSPORTS:
         return [finding("stability.transport", "skip", "no RDMA or NVLink between nodes was planned")]
     for name, reading in readings.items():
         log = (reading or {}).get("log")
@@ -38,19 +44,20 @@ def transports(interconnect: str, readings: Mapping[str, Optional[Mapping[str, A
                                  why="NCCL says it only with NCCL_DEBUG=INFO", fix="set vllm_env_overrides: {NCCL_DEBUG: INFO} and start once with it"))
             continue
         text = ", ".join("%s × %d" % item for item in sorted(seen.items()))
-        good = {"rdma": ("nccl_gdrdma", "nccl_ib", "ucx_rdma"), "nvlink": ("nccl_mnnvl", "nccl_p2p")}[interconnect]
-        if seen.get("nccl_socket") and not any(seen.get(word) for word in good):
-            found.append(finding("stability.transport", "fail", text, "RDMA" if interconnect == "rdma" else "NVLink", where=name,
-                                 why="the ranks talk over TCP, which is many times slower",
-                                 fix="run inferops.vllm.preflight --tags rdma,gpudirect and look at NCCL_IB_HCA"))
+        good, wrong = TRANSPORTS[interconnect]
+        wanted = "RDMA" if interconnect == "rdma" else "NVLink"
+        if any(seen.get(word) for word in wrong):
+            over_tcp = any("socket" in word for word in wrong if seen.get(word))
+            found.append(finding("stability.transport", "fail", text, wanted, where=name,
+                                 why="ranks talk over TCP, which is many times slower" if over_tcp else "ranks talk over another transport than the planned one",
+                                 fix="run inferops.vllm.preflight --tags rdma,gpudirect and look at NCCL_IB_HCA" if over_tcp else ""))
         elif not any(seen.get(word) for word in good):
-            found.append(finding("stability.transport", "fail", text, "RDMA" if interconnect == "rdma" else "NVLink", where=name,
-                                 why="the planned transport is not among those used"))
+            found.append(finding("stability.transport", "fail", text, wanted, where=name, why="the planned transport is not among those used"))
         elif interconnect == "rdma" and not seen.get("nccl_gdrdma") and not seen.get("ucx_rdma"):
             found.append(finding("stability.transport", "warn", text, "GDRDMA", where=name, why="RDMA goes through host memory, not straight to the GPU",
                                  fix="run inferops.vllm.preflight --tags gpudirect"))
         else:
-            found.append(finding("stability.transport", "pass", text, "RDMA" if interconnect == "rdma" else "NVLink", where=name))
+            found.append(finding("stability.transport", "pass", text, wanted, where=name))
     return found
 
 
@@ -68,15 +75,18 @@ def restart(event: Mapping[str, Any], limit: float) -> List[Finding]:
         return [finding("stability.recovery", "unknown", "no request failed after the process was ended", "a failure, then right answers", where=name,
                         why="what was not seen to fail was not seen to recover",
                         fix="give every API server in verify_endpoints, so that the one whose process is ended is watched")]
+    found: List[Finding] = []
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         text = "%s did not serve again within %g s: %s" % (", ".join(map(str, event["failed"])), limit, event.get("text") or "no answer")
-        return [finding("stability.recovery", "fail", text, "serves again", where=name,
-                        why="a process that dies takes the service with it", fix="look at the restart policy of the units and at the logs of all ranks")]
-    status = "pass" if seconds <= limit else "fail"
-    text = "%s served again after %.0f s" % (", ".join(map(str, event["failed"])), seconds)
-    found = [finding("stability.recovery", status, text, "within %g s" % limit, where=name)]
+        found.append(finding("stability.recovery", "fail", text, "serves again", where=name,
+                             why="a process that dies takes the service with it", fix="look at the restart policy of the units and at the logs of all ranks"))
+    else:
+        status = "pass" if seconds <= limit else "fail"
+        text = "%s served again after %.0f s" % (", ".join(map(str, event["failed"])), seconds)
+        found.append(finding("stability.recovery", status, text, "within %g s" % limit, where=name))
     hung = event.get("hung")
-    if isinstance(hung, int) and not isinstance(hung, bool):
+    # What was in flight is waited for only when the service was right again; until then none is no pass.
+    if isinstance(hung, int) and not isinstance(hung, bool) and (hung or isinstance(seconds, (int, float))):
         found.append(finding("stability.hang", "fail" if hung else "pass", "%d requests during the restart got neither answer nor error" % hung, "none",
                              "clients wait for ever" if hung else "", where=name))
     return found
@@ -119,8 +129,10 @@ def left_behind(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) 
 def gpu_growth(name: str, before: Mapping[str, Any], after: Mapping[str, Any], id: str = "stability.gpu_memory", grown: str = "fail") -> List[Finding]:
     """GPU memory that is used more than before, as a finding `id` of status `grown` when it is much; a GPU that is gone always fails."""
     old, new = before.get("gpus"), after.get("gpus")
-    if not old or not new:
+    if not old:
         return []
+    if not new:
+        return [unread(id, name, after, "gpus", "nvidia-smi names no GPU any more")]
     was = {g["index"]: g["used"] or 0 for g in old}
     more = {g["index"]: (g["used"] or 0) - was[g["index"]] for g in new if g["index"] in was}
     lost = sorted(set(was) - {g["index"] for g in new})
@@ -134,12 +146,20 @@ def gpu_growth(name: str, before: Mapping[str, Any], after: Mapping[str, Any], i
                     "memory of a dead process stayed on the GPU, or the engine leaks" if bad else "", where=name)]
 
 
+def unread(id: str, name: str, after: Mapping[str, Any], part: str, text: str) -> Finding:
+    """What could be read before and cannot be read any more: nobody knows."""
+    return finding(id, "unknown", (after.get("unknown") or {}).get(part) or text, "a reading, as before", where=name,
+                   why="it could be read before and cannot be read any more")
+
+
 def soak(name: str, before: Mapping[str, Any], after: Mapping[str, Any], minutes: float, percent: float = GROWTH_PERCENT) -> List[Finding]:
     """One node before and after the soak: memory, restarts, faults, errors of the links."""
     found: List[Finding] = []
     old, new = before.get("rss") or {}, after.get("rss") or {}
     shared = [pid for pid in old if pid in new]
-    if old and not shared:
+    if old and after.get("processes") is None and not new:
+        found.append(unread("stability.memory", name, after, "service.processes", "the processes could not be read"))
+    elif old and not shared:
         found.append(finding("stability.restarts", "fail", "the processes are not those from before the soak", "no restart", where=name,
                              why="the service died and came again during the soak", fix="read journalctl -u vllm.service"))
     elif shared:
@@ -156,11 +176,20 @@ def soak(name: str, before: Mapping[str, Any], after: Mapping[str, Any], minutes
         more = units[1]["restarts"] - units[0]["restarts"]
         text = "%d restarts during the soak" % more if more >= 0 else "the unit was started anew"
         found.append(finding("stability.restarts", "fail" if more else "pass", text, "no restart", where=name))
-    found.append(start.faults(name, after, "stability.xid"))
+    elif units[0].get("restarts") is not None:
+        found.append(unread("stability.restarts", name, after, "unit", "the unit could not be read"))
+    if before.get("xids") is not None and after.get("xids") is None:
+        found.append(unread("stability.xid", name, after, "xids", "the kernel log could not be read"))
+    else:
+        found.append(start.faults(name, after, "stability.xid"))
     found += links(name, before, after)
+    # Graphs and caches may still grow under load; that is worth a look, and no failure.
+    found += gpu_growth(name, before, after, grown="warn")
     fresh = ((after.get("log") or {}).get("new_warnings") or []) if isinstance(after.get("log"), Mapping) else []
     errors = [w for w in fresh if w.get("level") != "WARNING"]
-    if errors:
+    if _has_log(before) and not _has_log(after):
+        found.append(unread("stability.log", name, after, "log", "the log could not be read"))
+    elif errors:
         found.append(finding("stability.log", "fail", "%s (%d kinds of new errors)" % (errors[0].get("text"), len(errors)), "no new error", where=name))
     elif isinstance(after.get("log"), Mapping):
         found.append(finding("stability.log", "pass", "%d kinds of new warnings, no new error" % len(fresh), "no new error", where=name))
@@ -171,12 +200,24 @@ def soak(name: str, before: Mapping[str, Any], after: Mapping[str, Any], minutes
     return found
 
 
+def _has_log(reading: Mapping[str, Any]) -> bool:
+    """Whether the log was read, as far as the reading knows."""
+    return isinstance(reading.get("log"), Mapping) and not (reading.get("unknown") or {}).get("log")
+
+
 def links(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Finding]:
     """Errors of RDMA ports and TCP segments that were sent again."""
     found: List[Finding] = []
     old, new = before.get("rdma") or {}, after.get("rdma") or {}
     rose = {key: new[key] - old[key] for key in old if key in new and new[key] > old[key]}
-    if old:
+    silent = sorted(set(old) - set(new))
+    gone = sorted({_port(key) for key in silent} - {_port(key) for key in new})
+    if gone and after.get("rdma") is not None:
+        found.append(finding("stability.ports", "fail", "%s: gone" % ", ".join(gone[:5]), "all ports", "an RDMA port vanished",
+                             "look at dmesg, cable and switch port", name))
+    elif old and silent and not rose:
+        found.append(unread("stability.ports", name, after, "rdma", "%d of %d error counters could not be read" % (len(silent), len(old))))
+    elif old:
         text = ", ".join("%s +%d" % item for item in sorted(rose.items())[:5])
         found.append(finding("stability.ports", "fail" if rose else "pass", text or "no error counter of %d rose" % len(old), "no rise", where=name,
                              why="a link that errs under load gets worse" if rose else "", fix="look at cable and switch port" if rose else ""))
@@ -185,7 +226,14 @@ def links(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Lis
         more = now - was
         found.append(finding("stability.retransmissions", "warn" if more > RETRANSMITTED_MOST else "pass", "%d TCP segments were sent again" % more,
                              "at most %d" % RETRANSMITTED_MOST, where=name))
+    elif was is not None:
+        found.append(unread("stability.retransmissions", name, after, "retransmitted", "/proc/net/snmp could not be read"))
     return found
+
+
+def _port(key: str) -> str:
+    """``device/port`` of a counter ``device/port/name``."""
+    return key.rpartition("/")[0]
 
 
 def stage(parts: Sequence[Finding], allowed: bool, seconds: float, data: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..node.redact import MASK
 from .client import Endpoint, Request, call, resolved
@@ -83,14 +83,16 @@ def judge(plan: Mapping[str, Any], readings: Mapping[str, Optional[Mapping[str, 
             found.append(finding("start.node", "unknown", (unreachable or {}).get(name) or "was not read", "a reading", where=name,
                                  why="nothing is known of this rank", fix="make the node reachable, or plan without it"))
             continue
-        found += _node(name, entry if isinstance(entry, Mapping) else None, reading)
+        planned = isinstance(entry, Mapping) and entry.get("role") != "router" and plan.get("hardware") not in (None, "", "cpu")
+        found += _node(name, entry if isinstance(entry, Mapping) else None, reading, planned)
     for engine in plan.get("engines") or []:
         if isinstance(engine, Mapping):
             found += _world(engine, nodes, readings)
     return found
 
 
-def _node(name: str, entry: Optional[Mapping[str, Any]], reading: Mapping[str, Any]) -> List[Finding]:
+def _node(name: str, entry: Optional[Mapping[str, Any]], reading: Mapping[str, Any], planned: bool) -> List[Finding]:
+    """One node; `planned` when it is planned to have GPUs."""
     found = [_unit(name, reading)]
     found += _plan(name, entry, reading)
     log = reading.get("log")
@@ -99,13 +101,17 @@ def _node(name: str, entry: Optional[Mapping[str, Any]], reading: Mapping[str, A
     else:
         found.append(finding("start.log", "unknown", (reading.get("unknown") or {}).get("log") or "not read", "the log of this start", where=name,
                              why="whether all ranks started is in the log"))
-    found.append(faults(name, reading, "start.xid"))
+    found.append(faults(name, reading, "start.xid", planned))
     gpus = reading.get("gpus")
     if gpus:
         used = [g["used"] or 0 for g in gpus]
         total = [g["total"] or 0 for g in gpus]
         text = "%d GPUs, %d to %d of %d MiB used after load" % (len(gpus), min(used), max(used), max(total))
         found.append(finding("start.gpu_memory", "info", text, where=name))
+    elif planned and not str((reading.get("unknown") or {}).get("gpus")).endswith("is not installed"):
+        # Without nvidia-smi there is nothing to ask; one that does not answer may be a driver that hangs.
+        found.append(finding("start.gpu_memory", "unknown", (reading.get("unknown") or {}).get("gpus") or "nvidia-smi names no GPU", "the planned GPUs",
+                             where=name, why="a driver that hangs shows first in nvidia-smi", fix="run inferops.vllm.diagnose"))
     return found
 
 
@@ -196,11 +202,11 @@ def _log(name: str, entry: Optional[Mapping[str, Any]], log: Mapping[str, Any]) 
     return found
 
 
-def faults(name: str, reading: Mapping[str, Any], id: str) -> Finding:
-    """Xids since the start (or since the time that the reading was asked for)."""
+def faults(name: str, reading: Mapping[str, Any], id: str, planned: bool = False) -> Finding:
+    """Xids since the start (or since the time that the reading was asked for); `planned` when the node is planned to have GPUs."""
     xids = reading.get("xids")
     if xids is None:
-        gpu = reading.get("gpus") is not None
+        gpu = planned or reading.get("gpus") is not None
         return finding(id, "unknown" if gpu else "skip", (reading.get("unknown") or {}).get("xids") or "the kernel log was not read", "no Xid", where=name)
     if xids:
         one = xids[-1]
@@ -228,6 +234,7 @@ def _world(engine: Mapping[str, Any], nodes: Mapping[str, Any], readings: Mappin
     inner, data = world(entry)
     wanted = inner * data
     seen: Dict[Tuple[str, int, int], str] = {}
+    shown: Dict[str, Set[Tuple[str, int, int]]] = {}
     sizes = set()
     blind = []
     for node in names:
@@ -235,19 +242,29 @@ def _world(engine: Mapping[str, Any], nodes: Mapping[str, Any], readings: Mappin
         if not isinstance(log, Mapping):
             blind.append(node)
             continue
+        if flags((nodes.get(node) or {}).get("argv") or []).get("data-parallel-size-local") != "0":
+            shown[node] = set()
         for dp, pp, tp, _rank, size in log.get("ranks") or []:
             # A dense model numbers the data-parallel ranks of each process as 0.
             key = (str(dp) if str(dp) not in ("N/A", "0") or inner > 1 else node + str(dp), int(pp), int(tp))
             seen.setdefault(key, node)
+            shown.setdefault(node, set()).add(key)
             sizes.add(int(size))
     title = "engine %s" % engine.get("name")
-    if len(seen) >= wanted or (data > 1 and len(seen) >= inner and not blind and len(seen) * data >= wanted and sizes == {inner}):
-        text = "%d of %d ranks initialised, world size %s" % (max(len(seen), wanted), wanted, ", ".join(map(str, sorted(sizes))))
-        return [finding("start.ranks", "pass", text, "%d ranks" % wanted, where=title)]
-    if blind:
+    # Ranks of a dense model over several data-parallel processes look the same, so that each node must show its own share.
+    share = max(1, min(inner, wanted // max(1, len(shown) + len(blind))))
+    short = ["%s shows %d of %d" % (node, len(keys), share) for node, keys in shown.items() if len(keys) < share]
+    alike = data > 1 and len(seen) >= inner and not blind and len(seen) * data >= wanted and sizes == {inner}
+    text = "%d of %d ranks initialised" % (len(seen), wanted)
+    if not short and (len(seen) >= wanted or alike):
+        if len(seen) < wanted:
+            text = "%d ranks seen on %d nodes, %d planned; data-parallel ranks of a dense model look alike" % (
+                sum(map(len, shown.values())), len(shown), wanted)
+        return [finding("start.ranks", "pass", "%s, world size %s" % (text, ", ".join(map(str, sorted(sizes)))), "%d ranks" % wanted, where=title)]
+    if blind and not short:
         return [finding("start.ranks", "unknown", "%d of %d ranks seen; the log of %s was not read" % (len(seen), wanted, ", ".join(blind[:4])),
                         "%d ranks" % wanted, where=title)]
-    return [finding("start.ranks", "fail", "%d of %d ranks initialised" % (len(seen), wanted), "%d ranks" % wanted,
+    return [finding("start.ranks", "fail", text + (": " + ", ".join(short[:4]) if short else ""), "%d ranks" % wanted,
                     "the engine waits for the others", "run inferops.vllm.diagnose on the nodes without a rank", title)]
 
 
@@ -264,7 +281,8 @@ def asked(target: Endpoint, model: str, version: str = "", key_given: bool = Fal
     said, trouble = call(target, Request("GET", "/version", deadlines=QUICK)).json()
     running = str(said.get("version") or "") if isinstance(said, dict) else ""
     if trouble is not None or not running:
-        found.append(finding("start.version", "warn", trouble.text if trouble else "no version", version, where=where, why="what runs cannot be compared"))
+        found.append(finding("start.version", "unknown" if version else "warn", trouble.text if trouble else "no version", version, where=where,
+                             why="what runs cannot be compared"))
     elif version and not same_version(version, running):
         found.append(finding("start.version", "fail", running, version, "another vLLM runs than planned",
                              "run inferops.vllm.deploy with the planned image", where))

@@ -28,16 +28,24 @@ class _Door:
         self.right: List[float] = []
         self.requests = 0
         self.errors: Dict[str, int] = {}
+        self.hung = 0
         self.text = ""
 
     def take(self, reply: Reply, now: float) -> None:
-        """One answer. Right ones count when they were asked for after the first failure and none failed since."""
+        """One answer. Right ones count when they were asked for after the first failure and none failed since.
+
+        One that hung since before the first right answer says nothing of the service after it.
+        """
         self.requests += 1
         self.due.append(now + PAUSE)
         wrong = reply.json()[1]
         if wrong is not None:
             self.failed = now if self.failed is None else self.failed
-            self.right.clear()
+            # Without a connection nobody waits for an answer: that is a failure like any other.
+            hung = wrong.kind == "timeout" and wrong.point not in ("connect", "tls")
+            self.hung += hung
+            if not (hung and self.right and reply.started < self.right[0]):
+                self.right.clear()
             self.errors[wrong.kind] = self.errors.get(wrong.kind, 0) + 1
             self.text = wrong.text
         elif self.failed is not None and reply.started >= self.failed:
@@ -57,7 +65,8 @@ def watch(targets: Sequence[Endpoint], model: str, limit: float, grace: float = 
         targets: addresses of the API servers and of the router, if there is one.
         limit: seconds from the first failure within which all must be right again.
         grace: seconds to wait for the first failure.
-        request_seconds: bound of one request; one that reaches it had neither answer nor error, and counts as hung.
+        request_seconds: bound of one request; one that reaches it had neither answer nor error, and counts as hung. What is in flight when
+            all are right again, or when the grace is over, is waited for.
 
     Returns:
         ``{"failed": addresses at which a request failed, "seconds": from the first failure to the first of the last right answers or None,
@@ -72,26 +81,33 @@ def watch(targets: Sequence[Endpoint], model: str, limit: float, grace: float = 
             doors[-1].failed, doors[-1].text, doors[-1].due = began, trouble.text, []
             doors[-1].errors = {trouble.kind: 1}
     body = {"model": model, "messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 8, "temperature": 0}
-    request = post(CHAT, body, False, Deadlines(5.0, request_seconds, request_seconds, request_seconds))
+    request = post(CHAT, body, False, Deadlines(min(5.0, request_seconds), request_seconds, request_seconds, request_seconds))
     loop = Loop()
 
     def ask(door: _Door) -> None:
         loop.start(door.target, request, lambda reply: door.take(reply, time.monotonic()))
 
-    def over() -> bool:
-        now = time.monotonic()
+    def settled(now: float) -> bool:
+        """Whether nothing more has to be asked, only what is in flight waited for."""
         down = [door for door in doors if door.failed is not None]
-        if not down:
-            return now - began > grace
-        return all(door.back for door in down) or now - min(door.failed or now for door in down) > limit
+        return all(door.back for door in down) if down else now - began > grace
 
-    while not over():
+    def late(now: float) -> bool:
+        return any(now - door.failed > limit for door in doors if door.failed is not None and not door.back)
+
+    while True:
         now = time.monotonic()
-        for door in doors:
-            due = [at for at in door.due if at <= now]
-            door.due = [at for at in door.due if at > now]
-            for _at in due:
-                ask(door)
+        if settled(now):
+            if not loop.active:
+                break
+        elif late(now):
+            break
+        else:
+            for door in doors:
+                due = [at for at in door.due if at <= now]
+                door.due = [at for at in door.due if at > now]
+                for _at in due:
+                    ask(door)
         if loop.active:
             loop.step(0.1)
         else:
@@ -106,7 +122,7 @@ def watch(targets: Sequence[Endpoint], model: str, limit: float, grace: float = 
     if down and all(door.back for door in down):
         seconds = round(max(door.right[0] for door in down) - min(door.failed or 0.0 for door in down), 2)
     return {
-        "failed": [door.target.url for door in down], "seconds": seconds, "hung": errors.get("timeout", 0),
+        "failed": [door.target.url for door in down], "seconds": seconds, "hung": sum(door.hung for door in doors),
         "requests": sum(door.requests for door in doors), "errors": errors,
         # Of one that is not back, if any is not.
         "text": next((door.text for door in down if not door.back), down[-1].text if down else ""),

@@ -8,7 +8,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 HEAD_LIMIT = 64 * 1024
 LINE_LIMIT = 4 * 1024 * 1024
-"""Bytes of one server-sent event line: a long answer with token ids is one line."""
+"""Bytes of one server-sent event and of its line: a long answer with token ids is one line."""
+MOST_INTERIM = 32
+"""Interim answers (1xx) before the answer itself."""
 
 
 class Trouble(NamedTuple):
@@ -44,6 +46,14 @@ class BadHttp(Exception):
     """The bytes are not what HTTP/1.1 allows; the text says why."""
 
 
+def whole_number(text: str, digits: int = 15) -> Optional[int]:
+    """`text` as a whole number, None when it is none. One of more than `digits` digits is taken as 10 to the power of `digits`."""
+    # isdigit alone holds for a superscript as well, and int takes neither that nor very many digits.
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return int(text) if len(text) <= digits else 10 ** digits
+
+
 class ResponseParser:
     """Takes bytes of one HTTP/1.1 response as they come, and hands body bytes to `on_body`.
 
@@ -60,6 +70,7 @@ class ResponseParser:
         self.headers: Dict[str, str] = {}
         self.complete = False
         self._newer = False
+        self._interim = 0
         self._buffer = bytearray()
         self._left: Optional[int] = None
         self._chunked = False
@@ -83,8 +94,9 @@ class ResponseParser:
         if self._state == "head":
             self._buffer += data
             data = b""
-            if not self._head():
-                return
+            while self._state == "head":
+                if not self._head():
+                    return
         if self._chunked:
             self._buffer += data
             self._chunks()
@@ -110,6 +122,7 @@ class ResponseParser:
         return self.complete
 
     def _head(self) -> bool:
+        """Take one head, that of the answer or of an interim one; whether it was there."""
         start = bytes(self._buffer[:8])
         if start[:5] != b"HTTP/"[:len(start[:5])]:
             raise BadHttp(_foreign(start))
@@ -124,13 +137,16 @@ class ResponseParser:
         lines = self._buffer[:end].decode("latin-1").splitlines()
         del self._buffer[:end + size]
         parts = lines[0].split(None, 2)
-        if len(parts) < 2 or not parts[1].isdigit() or len(parts[1]) != 3:
+        if len(parts) < 2 or len(parts[1]) != 3 or whole_number(parts[1]) is None:
             raise BadHttp("the answer has no status: %r" % lines[0][:80])
         self.status = int(parts[1])
         self._newer = parts[0] == "HTTP/1.1"
         self.reason = parts[2][:100] if len(parts) > 2 else ""
         if 100 <= self.status < 200:
-            return bool(self._buffer) and self._head()
+            self._interim += 1
+            if self._interim > MOST_INTERIM:
+                raise BadHttp("%d interim answers (HTTP 1xx) came and no answer" % self._interim)
+            return True
         self.headers = {}
         for line in lines[1:]:
             name, sign, value = line.partition(":")
@@ -139,8 +155,8 @@ class ResponseParser:
         self._state = "body"
         self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
         length = self.headers.get("content-length", "")
-        if not self._chunked and length.isdigit():
-            self._left = int(length[:18])
+        if not self._chunked:
+            self._left = whole_number(length, 18)
         if self.status in (204, 304):
             self._left = 0
         return True
@@ -192,32 +208,35 @@ class EventParser:
 
     Only ``data:`` fields count here; comments, names and ids are passed over, as vLLM sends none of weight. Several data lines of one
     event are joined with a line feed, as the format says.
+
+    Raises:
+        BadHttp: from :meth:`feed`, when an event is larger than :data:`LINE_LIMIT`.
     """
 
     def __init__(self, on_data: Callable[[bytes], None]) -> None:
         self.on_data = on_data
-        self._rest = b""
+        self._rest = bytearray()
         self._data: List[bytes] = []
-        self.overflow = False
+        self._size = 0
 
     def feed(self, data: bytes) -> None:
         """Take more bytes."""
-        if self._rest:
-            data = self._rest + data
-        lines = data.split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > LINE_LIMIT:
-            self.overflow = True
-            self._rest = b""
-        for line in lines:
-            if line[-1:] == b"\r":
-                line = line[:-1]
-            if not line:
-                if self._data:
-                    found, self._data = self._data, []
-                    self.on_data(found[0] if len(found) == 1 else b"\n".join(found))
-            elif line[:5] == b"data:":
-                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        self._rest += data
+        if b"\n" in data:
+            lines = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(lines.pop())
+            for line in lines:
+                self._line(line[:-1] if line[-1:] == b"\r" else line)
+        if len(self._rest) + self._size > LINE_LIMIT:
+            raise BadHttp("an event of the stream is larger than %d bytes" % LINE_LIMIT)
+
+    def _line(self, line: bytes) -> None:
+        if line[:5] == b"data:":
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            self._size += len(line)
+        elif not line and self._data:
+            found, self._data, self._size = self._data, [], 0
+            self.on_data(found[0] if len(found) == 1 else b"\n".join(found))
 
 
 def request_bytes(method: str, target: str, host: str, headers: Dict[str, str], body: bytes, keep: bool = False) -> bytes:

@@ -29,6 +29,8 @@ MEASURES = (
 )
 FLOOR_MS = 1.0
 """Times below it are noise, whatever the percentage."""
+LOAD = ("input_tokens", "output_tokens")
+"""What the ramp declares of each request; steps of another load are not compared."""
 SAME = ("model", "hardware", "strategy", "interconnect", "request_set")
 SIZE_LIMIT = 64 * 1024 * 1024
 
@@ -75,29 +77,42 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], percent: Option
             rows.append({"name": "stage %s" % stage["stage"], "before": was, "after": stage["status"], "change_percent": None, "limit_percent": None,
                          "regression": was == "passed" and stage["status"] == "failed"})
     old_levels, new_levels = levels(before), levels(after)
-    for streams in sorted(set(old_levels) & set(new_levels)):
+    old_load, new_load = load_of(before), load_of(after)
+    other = ["%s: %s, was %s" % (key, new_load[key], old_load[key]) for key in LOAD if old_levels and new_levels and new_load[key] != old_load[key]]
+    for streams in sorted(set(old_levels) & set(new_levels)) if not other else []:
         for measure in MEASURES:
             row = _row(measure, streams, old_levels[streams], new_levels[streams], percent)
             if row is not None:
                 rows.append(row)
     old_record, new_record = before.get("record") or {}, after.get("record") or {}
-    other = ["%s: %s, was %s" % (key, new_record.get(key), old_record.get(key)) for key in (*SAME, "image_digest", "driver", "vllm", "plan_sha256")
-             if isinstance(old_record, Mapping) and old_record.get(key) != new_record.get(key)]
+    other += ["%s: %s, was %s" % (key, new_record.get(key), old_record.get(key)) for key in (*SAME, "image_digest", "driver", "vllm", "plan_sha256")
+              if isinstance(old_record, Mapping) and old_record.get(key) != new_record.get(key)]
     return {"file": name, "generated_at": str(before.get("generated_at") or ""), "other": other, "rows": rows,
             "regressions": [row["name"] for row in rows if row["regression"]]}
 
 
 def levels(document: Mapping[str, Any]) -> Dict[int, Mapping[str, Any]]:
-    """Steps of the ramp by number of streams; those of another load than the first are none of ours."""
+    """Steps of the ramp by number of streams."""
     found: Dict[int, Mapping[str, Any]] = {}
-    for stage in document.get("stages") or []:
-        data = stage.get("data") if isinstance(stage, Mapping) else None
-        if not isinstance(data, Mapping) or stage.get("stage") != "concurrency":
-            continue
-        for level in data.get("levels") or []:
-            if isinstance(level, Mapping) and isinstance(level.get("concurrency"), int) and not level.get("over_budget"):
-                found[level["concurrency"]] = level
+    for level in _ramp(document).get("levels") or []:
+        if isinstance(level, Mapping) and isinstance(level.get("concurrency"), int) and not level.get("over_budget"):
+            found[level["concurrency"]] = level
     return found
+
+
+def load_of(document: Mapping[str, Any]) -> Dict[str, Any]:
+    """The declared lengths of the ramp's requests, None where they are not told."""
+    data = _ramp(document)
+    return {key: data.get(key) for key in LOAD}
+
+
+def _ramp(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Data of stage 4, empty when there is none."""
+    for stage in document.get("stages") or []:
+        if isinstance(stage, Mapping) and stage.get("stage") == "concurrency" and isinstance(stage.get("data"), Mapping):
+            data: Mapping[str, Any] = stage["data"]
+            return data
+    return {}
 
 
 def _row(measure: Measure, streams: int, before: Mapping[str, Any], after: Mapping[str, Any], percent: Optional[float]) -> Optional[Dict[str, Any]]:

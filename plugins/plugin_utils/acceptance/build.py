@@ -11,8 +11,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from ansible_collections.inferops.vllm.plugins.module_utils.serving import start
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.requests import FEATURES
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.result import FAILED, NOT_VERIFIED, PASSED, STAGES, not_run
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.wire import whole_number
 
 SCHEMA = "inferops.vllm/verify/1"
+STREAMS = 8
+"""Streams at once that a cluster must hold when nobody says how many."""
 TITLES = {"start": "Start", "request": "Request", "prefix": "Prefix cache", "concurrency": "Concurrency", "stability": "Stability"}
 
 
@@ -64,7 +67,8 @@ def prepared(plan: Mapping[str, Any]) -> Dict[str, Any]:
     """What the modules are told, out of plan.json.
 
     Returns:
-        ``{"endpoints", "route", "model", "version", "features", "flags", "engine", "units": {node: unit}, "ranks": {engine: [nodes]}}``.
+        ``{"endpoints", "route", "model", "version", "features", "flags", "engine", "units": {node: unit}, "engines": [{"name", "nodes"}],
+        "concurrency"}``; the last is :data:`STREAMS`, or the slots of all engines where these are fewer.
     """
     nodes = {str(name): entry for name, entry in (plan.get("nodes") or {}).items() if isinstance(entry, Mapping)}
     given: Dict[str, str] = {}
@@ -86,10 +90,12 @@ def prepared(plan: Mapping[str, Any]) -> Dict[str, Any]:
             # One half of a disaggregated pair answers no request of its own.
             if not any(other.get("role") == "router" for other in nodes.values()) or entry.get("role") in ("head", "worker"):
                 endpoints.append(base)
+    engines = [{"name": e.get("name"), "nodes": e.get("nodes")} for e in plan.get("engines") or [] if isinstance(e, Mapping)]
+    slots = whole_number(given.get("max-num-seqs", ""), 6) or 0
     return {
         "endpoints": endpoints, "route": route, "model": names[0] if names else given.get("model", str(plan.get("model") or "")),
         "version": str(plan.get("vllm_version") or ""), "features": [str(f) for f in plan.get("features", FEATURES) or []], "flags": given,
         "engine": next((str(e.get("container_engine")) for e in nodes.values() if e.get("container_engine")), "none"),
         "units": {name: "vllm-router.service" if e.get("role") == "router" else "vllm.service" for name, e in nodes.items()},
-        "engines": [{"name": e.get("name"), "nodes": e.get("nodes")} for e in plan.get("engines") or [] if isinstance(e, Mapping)],
+        "engines": engines, "concurrency": min(STREAMS, slots * (whole_number(given.get("data-parallel-size", ""), 4) or 1) * len(engines)) or STREAMS,
     }

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.inferops.vllm.plugins.module_utils.serving import client
+from ansible_collections.inferops.vllm.plugins.module_utils.serving import client, wire
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import Deadlines, InputError, Request, call, endpoint, post
-from ansible_collections.inferops.vllm.plugins.module_utils.serving.wire import BadHttp, EventParser, ResponseParser
+from ansible_collections.inferops.vllm.plugins.module_utils.serving.wire import BadHttp, EventParser, ResponseParser, whole_number
 
 from .servers import MODEL, State, certificate, raw, serving
 
@@ -232,6 +235,59 @@ def test_many_streams_at_once_do_not_wait_for_each_other() -> None:
     assert len(replies) == 48 and all(reply.ok for reply in replies) and time.monotonic() - began < 8
 
 
+@contextlib.contextmanager
+def slow_reader(context: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[int]]]:
+    """A server that takes a request in small pieces, with pauses, and answers once all of it is there; with the count of bytes it took."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    taken: list[int] = []
+
+    def work() -> None:
+        with contextlib.suppress(OSError):
+            connection, _address = listener.accept()
+            if context is not None:
+                connection = context.wrap_socket(connection, server_side=True)
+            with connection:
+                data = bytearray()
+                while b"\r\n\r\n" not in data:
+                    data += connection.recv(1000)
+                head, _sign, rest = bytes(data).partition(b"\r\n\r\n")
+                left = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]) - len(rest)
+                taken.append(len(rest))
+                while left:
+                    time.sleep(0.01)
+                    for _turn in range(8):
+                        piece = connection.recv(min(left, 32768)) if left else b""
+                        left -= len(piece)
+                        taken[0] += len(piece)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield "%s://127.0.0.1:%d" % ("https" if context else "http", listener.getsockname()[1]), taken
+    finally:
+        thread.join(5)
+        listener.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_large_request_goes_out_as_fast_as_the_server_reads(tls: bool, tmp_path: Path) -> None:
+    context, cert = certificate(tmp_path) if tls else (None, None)
+    with slow_reader(context) as (url, taken):
+        target = endpoint(url, ca_file=str(cert)) if tls else endpoint(url)
+        reply = call(target, Request("POST", "/v1/x", b"x" * 6_000_000, False, Deadlines(2, 5, 5, 5)))
+    assert reply.json() == ({}, None) and taken == [6_000_000]
+    assert reply.sent is not None and reply.first_byte is not None and reply.sent <= reply.first_byte
+
+
+def test_a_server_that_stops_reading_is_still_bounded() -> None:
+    began = time.monotonic()
+    with raw(None, close=False) as url:
+        reply = call(endpoint(url), Request("POST", "/v1/x", b"x" * 20_000_000, False, QUICK))
+    assert trouble(reply) == ("timeout", "total") and time.monotonic() - began < 2
+
+
 def in_a_row(url: str, times: int, pause: float = 0.0, keep: bool = True, **given: Any) -> list[client.Reply]:
     """Replies of streamed requests one after the other through one loop."""
     target, _trouble = client.resolved(endpoint(url, **given))
@@ -325,6 +381,78 @@ def test_what_is_unfinished_when_the_loop_ends_is_a_timeout_once() -> None:
         loop.run(0.2)
         loop.close()
     assert [trouble(reply)[0] for reply in replies] == ["timeout"]
+
+
+@pytest.mark.parametrize(("text", "number"), [
+    ("0", 0), ("0128", 128), ("9" * 15, 10 ** 15 - 1), ("9" * 16, 10 ** 15), ("1" * 5000, 10 ** 15), ("", None), ("²", None), ("2²0", None), ("٣", None),
+    ("-1", None), ("+1", None), ("1_0", None), (" 1", None), ("1.0", None)])
+def test_a_whole_number_is_of_ascii_digits_and_bounded(text: str, number: int | None) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize(("head", "kind"), [
+    ("HTTP/1.1 200 OK\r\nContent-Length: 2", None),
+    ("HTTP/1.1 200 OK\r\nContent-Length: ²", None),
+    ("HTTP/1.1 200 OK\r\nContent-Length: abc", None),
+    ("HTTP/1.1 200 OK\r\nContent-Length: " + "9" * 5000, "truncated"),
+    ("HTTP/1.1 2²0 OK", "not_http"),
+])
+def test_numbers_in_a_head_that_are_none(head: str, kind: str | None) -> None:
+    """A length that says nothing is as good as none: the answer ends with the connection."""
+    with raw(head.encode("latin-1") + b"\r\n\r\n{}") as url:
+        reply = get(url)
+    assert (trouble(reply)[0] if kind else reply.trouble) == kind
+    assert kind or reply.body == b"{}"
+
+
+@pytest.mark.parametrize("size", [1000000, 7])
+def test_interim_answers_are_passed_over_up_to_a_number(size: int) -> None:
+    def parsed(count: int) -> ResponseParser:
+        data = b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" * count + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+        parser = ResponseParser(seen.append)
+        for start in range(0, len(data), size):
+            parser.feed(data[start:start + size])
+        return parser
+
+    seen: list[bytes] = []
+    for count in (0, 1, wire.MOST_INTERIM):
+        seen.clear()
+        found = parsed(count)
+        assert found.complete and found.status == 200 and b"".join(seen) == b"{}"
+    with pytest.raises(BadHttp, match="interim"):
+        parsed(2600)
+
+
+def test_an_endless_event_is_too_large_and_costs_no_more_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LINE_LIMIT", 200000)
+    began = time.monotonic()
+    for piece, times in ((b"x", 199999), (b"data: x\n", 24000)):
+        parser = EventParser(lambda data: None)
+        for _number in range(times):
+            parser.feed(piece)
+        with pytest.raises(BadHttp, match="larger"):
+            for _number in range(times):
+                parser.feed(piece)
+    assert time.monotonic() - began < 1.5
+    seen: list[bytes] = []
+    parser = EventParser(seen.append)
+    for _number in range(3):
+        parser.feed(b"data: " + b"x" * 150000 + b"\n\n")
+    assert [len(event) for event in seen] == [150000] * 3
+    with raw(b"HTTP/1.1 200 OK\r\n\r\ndata: " + b"x" * 300000) as url:
+        assert trouble(get(url, stream=True)) == ("too_large", "first")
+
+
+@pytest.mark.parametrize(("text", "number"), [
+    ("12", 12), ("-3", -3), ("1" * 99, int("1" * 99)), ("1" * 400, float("inf")), ("1" * 5000, float("inf")), ("1e999", float("inf"))])
+def test_a_number_of_json_that_is_too_large_is_infinite(text: str, number: float) -> None:
+    assert client.parse_json(b'{"n": %s}' % text.encode()) == ({"n": number}, None)
+
+
+def test_an_error_is_read_out_of_anything() -> None:
+    assert client.api_error(b'{"error": {"message": "no  such\\nmodel"}}') == "no such model"
+    for body in (b"", b"[1]", b'{"error": ' + b"1" * 5000 + b"}", b"[" * 100000, b'{"error": {"message": ' + b"[" * 300 + b"1" + b"]" * 300 + b"}}"):
+        assert len(client.api_error(body)) <= 300
 
 
 @given(st.binary(max_size=400), st.integers(1, 7))

@@ -144,7 +144,7 @@ def test_marks_of_a_log() -> None:
     found = log_marks.read(LOG, 1795990008.0)
     assert found["ranks"] == [["0", 0, 1, 1, 2]] and "ready" in found["marks"]
     assert [(w["text"], w["count"]) for w in found["warnings"]] == [("KV block 7 is odd", 2)]
-    assert [(w["level"], w["text"]) for w in found["new_warnings"]] == [("ERROR", "something new")]
+    assert [(w["level"], w["text"]) for w in found["new_warnings"]] == [("ERROR", "something new"), ("WARNING", "NCCL WARN Timeout")]
     assert found["transports"] == {"nccl_gdrdma": 1, "nccl_socket": 1} and len(found["nccl_errors"]) == 1
 
 
@@ -165,7 +165,7 @@ def test_the_transport_really_used() -> None:
     def states(seen: dict[str, int] | None, planned: str = "rdma", several: bool = True) -> list[str]:
         return [f["status"] for f in stability.transports(planned, {"a": {"log": {"transports": seen}}}, several)]
 
-    assert states({"nccl_gdrdma": 2, "nccl_socket": 1}) == ["pass"]
+    assert states({"nccl_gdrdma": 2, "nccl_p2p": 1}) == ["pass"]
     assert states({"nccl_socket": 8}) == ["fail"]
     assert states({"nccl_ib": 8}) == ["warn"]
     assert states({"nccl_shm": 8}) == ["fail"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,46 @@ def test_the_block_is_the_largest_that_a_prefix_must_reach() -> None:
     assert reading(INFO % ("True", 16, 1536, "align")).block() == 1536
     assert reading(INFO % ("True", 16, 1536, "none")).block() == 16
     assert reading(INFO % ("True", "abc", "None", "none")).block() is None
+
+
+@pytest.mark.parametrize("text", ["²", "٣", "-5", "1.5", "9" * 400, "9" * 5000, ""])
+def test_a_label_that_is_no_number_says_nothing(text: str) -> None:
+    labels = ("block_size", "prefix_cache_retention_interval", "kv_cache_size_tokens", "num_gpu_blocks")
+    found = reading("vllm:cache_config_info{%s} 1" % ",".join('%s="%s"' % (label, text) for label in labels))
+    assert (found.block(), found.retention()) == (None, 0) and found.kv_tokens() in (None, 10 ** 15)
+    good = reading("vllm:cache_config_info{%s} 1" % ",".join('%s="%s"' % (label, 256) for label in labels))
+    assert (good.block(), good.retention(), good.kv_tokens()) == (256, 256, 256)
+
+
+def test_a_value_that_no_count_reaches_is_broken() -> None:
+    found = reading('vllm:prefix_cache_hits_total{engine="0"} 1.7e308\nvllm:prefix_cache_hits_total{engine="1"} 1.7e308\nvllm:prefix_cache_queries_total 1e15')
+    assert (found.get("prefix_hits"), found.get("prefix_queries"), found.broken) == (None, 1e15, ["prefix_hits"])
+
+
+LONG = 300000
+
+
+@pytest.mark.parametrize("text", [
+    "x{" + "a" * LONG + "} 1", "x{" + "a" * LONG, "x{" + "a=" * (LONG // 2) + "} 1", "x{" + 'a="' * (LONG // 3) + "} 1", 'x{a="' + '\\"' * (LONG // 2) + "} 1",
+    'x{a="' + '\\"' * (LONG // 2) + '"} 1', "x{" + "} " * (LONG // 2) + "a b", "x{" + "} a 1 " * (LONG // 6) + "b c", "x" + " " * LONG + "1 b c",
+    "x 1" + " " * LONG + "b", "x 1 " + "1" * LONG + "b", "x" * LONG, "x " + "v" * LONG + " b c",
+    "".join('vllm:num_requests_running{model_name="%d"} 1\n' % number for number in range(20000))], ids=lambda text: text[:6])
+def test_any_line_is_read_in_time_that_grows_with_its_length_only(text: str) -> None:
+    began = time.monotonic()
+    Reading(parse(text)).block()
+    merged([Reading(parse(text))] * 2)
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_line_that_is_too_long_is_left_out() -> None:
+    text = "x{a=\"%s\"} 1\ny 2" % ("b" * metrics.LINE_LIMIT)
+    assert [sample.name for sample in parse(text)] == ["y"] and len(parse(text.replace("b", "", 20))) == 2
+
+
+def test_labels_of_real_lines_are_all_found() -> None:
+    labels = {"engine": "0", "le": "+Inf", "model_name": "a/b", "_x9": 'y="z",{}', "empty": ""}
+    line = "x{%s,} 1" % ", ".join('%s="%s"' % (name, value.replace('"', '\\"')) for name, value in labels.items())
+    assert parse(line)[0].labels == labels
 
 
 def test_what_the_server_says_of_caching() -> None:

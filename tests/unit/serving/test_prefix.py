@@ -13,7 +13,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.serving import prefi
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.client import endpoint
 from ansible_collections.inferops.vllm.plugins.module_utils.serving.prefix import Settings
 
-from .servers import MODEL, State, serving
+from .servers import MODEL, Handler, State, serving
 
 
 def stage(state: State, **given: Any) -> dict[str, Any]:
@@ -81,6 +81,15 @@ def test_not_retained(given: dict[str, Any]) -> None:
     assert verdict(stage(State(retains=False, **given))) == ("failed", "not retained")
 
 
+def test_without_a_known_block_nothing_found_tells_nothing() -> None:
+    silent = "vllm:prefix_cache_queries_total %d\nvllm:prefix_cache_hits_total %d\n"
+    hidden = {"metrics": lambda state: silent % (state.queries, state.hits)}
+    found = stage(State(block=1536, **hidden))
+    assert verdict(found) == ("not_verified", "cannot tell") and "block" in found["findings"][0]["observed"]
+    assert verdict(stage(State(block=1536, **hidden), tokens=4000)) == ("passed", "working")
+    assert verdict(stage(State(retains=False, **hidden), tokens=4000)) == ("failed", "not retained")
+
+
 def test_other_traffic_is_recognised_and_cached_tokens_decide() -> None:
     found = stage(State(extra_queries=500))
     assert verdict(found) == ("passed", "working")
@@ -139,6 +148,72 @@ def test_requests_that_fail_are_a_failure_and_no_verdict() -> None:
     assert found["status"] == "failed" and found["data"]["verdict"] == "cannot tell" and "EngineCore" in found["findings"][0]["observed"]
 
 
+NONSENSE = ["1" * 400, "1" * 5000, "1e999", "-1e999", "NaN", "-7", "true", "1.5", "null", '"many"', "[]", "1000000000000"]
+
+
+def told(monkeypatch: pytest.MonkeyPatch, field: str, text: str, after: int = 0) -> None:
+    """The replies, but the first `after`, say `text` for a field of their usage."""
+    plain = Handler.answer
+
+    def answer(self: Handler, status: int, body: Any, kind: str = "application/json") -> None:
+        whole = json.dumps(body)
+        if isinstance(body, dict) and "usage" in body and self.state.requests > after:
+            usage = {**body["usage"], "prompt_tokens_details": dict(body["usage"].get("prompt_tokens_details", {}))}
+            (usage["prompt_tokens_details"] if field == "cached_tokens" else usage)[field] = "@"
+            whole = json.dumps({**body, "usage": usage}).replace('"@"', text)
+        plain(self, status, whole if isinstance(body, dict) else body, kind)
+
+    monkeypatch.setattr(Handler, "answer", answer)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 4])
+@pytest.mark.parametrize("text", NONSENSE)
+def test_a_prompt_without_a_number_of_tokens_cannot_be_told(text: str, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, "prompt_tokens", text, after)
+    found = stage(State())
+    assert verdict(found) == ("not_verified", "cannot tell") and "not tell the tokens of" in found["findings"][0]["observed"]
+
+
+@pytest.mark.parametrize("text", NONSENSE)
+def test_cached_tokens_that_are_no_number_are_left_to_the_counters(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, "cached_tokens", text)
+    assert verdict(stage(State())) == ("passed", "working")
+    found = stage(State(metrics=lambda state: ""))
+    assert verdict(found) == ("not_verified", "cannot tell") and all(s["cached_tokens"] is None for s in found["data"]["steps"])
+
+
+def test_one_reply_without_its_tokens_cannot_be_told() -> None:
+    good = prefix.Step("first", 500, 500.0, 0.0, 0, 0.1, (), None)
+    steps = [good, good._replace(name="same", cached=320), good._replace(name="changed")]
+    assert prefix.judge(steps, 16, 16, True, 320, False, 0).verdict == "working"
+    for at in range(3):
+        told = [step._replace(prompt=0, cached=None) if number == at else step for number, step in enumerate(steps)]
+        assert prefix.judge(told, 16, 16, True, 320, False, 0).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("hits", [1e17, 600.0])
+def test_more_hits_than_the_prompt_has_tokens_are_not_of_this_request(hits: float) -> None:
+    step = prefix.Step("same", 500, 500.0, hits, None, 0.1, (), None)
+    assert (step.alone, step.found()) == (False, None)
+    assert (step._replace(hits=500.0).alone, step._replace(hits=500.0).found()) == (True, 500.0)
+
+
+@pytest.mark.parametrize(("label", "value", "good"), [
+    ("block_size", "²", True), ("block_size", "9" * 5000, True), ("block_size", "9999999", False), ("prefix_cache_retention_interval", "9999999", False),
+    ("prefix_cache_retention_interval", "9" * 400, True), ("prefix_cache_retention_interval", "²", True)])
+def test_a_block_that_no_prompt_fills_is_not_tried(label: str, value: str, good: bool) -> None:
+    text = "vllm:prefix_cache_queries_total %%d\nvllm:prefix_cache_hits_total %%d\nvllm:cache_config_info{%s=\"%s\"} 1\n" % (label, value)
+    state = State(metrics=lambda state: text % (state.queries, state.hits))
+    found = stage(state)
+    assert verdict(found) == (("passed", "working") if good else ("not_verified", "cannot tell"))
+    assert good or ("does not fit" in found["findings"][0]["observed"] and state.requests == 2)
+
+
+@pytest.mark.parametrize(("value", "block"), [(16, 16), ("16", 16), ("²", None), ("9" * 9, None), ("9" * 5000, None), (None, None), (True, None)])
+def test_a_flag_that_is_no_number(value: Any, block: int | None) -> None:
+    assert prefix._flag_number({"block-size": value}, "block-size") == block
+
+
 def test_the_applications_own_requests() -> None:
     system = "You are an agent. " * 30
 
@@ -163,7 +238,7 @@ def test_twenty_times_no_wrong_verdict() -> None:
         assert found == {wanted}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "[{}]", "nonsense", '[{"messages": []}, {"messages": []}]'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[{}]", "nonsense", '[{"messages": []}, {"messages": []}]', pytest.param("[" * 100000, id="deep")])
 def test_requests_of_the_application_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="requests of the application"):
         prefix.bodies(text)

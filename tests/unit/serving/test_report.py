@@ -38,7 +38,7 @@ def level(streams: int, rate: float = 100.0, ttft: float = 50.0, **given: Any) -
         "tpot_ms": times, "e2e_ms": times,
         "running_max": 2.0, "waiting_max": 0.0, "kv_usage_max": 0.5, "preemptions": 0.0, "prefix_hits": 0.0, "prefix_queries": 0.0,
         "short_answers": 0, "client_cpu": 0.1,
-        "over_budget": False, "metrics_read": True}
+        "over_budget": False, "metrics_read": True, "unanswered": 0, "unanswered_seconds": 0.0, "waiting_share": 0.0, "engines": 1}
     return {**found, **given}
 
 
@@ -133,6 +133,22 @@ def test_a_baseline_names_regressions_by_threshold() -> None:
     assert acceptance.compare(before, copy.deepcopy(before))["regressions"] == []
 
 
+@pytest.mark.parametrize(("name", "value"), [("input_tokens", 4096), ("output_tokens", 512), ("input_tokens", None)])
+def test_steps_of_another_load_are_not_compared(name: str, value: int | None) -> None:
+    before, after = document(), document(ttft=800.0)
+    assert "first token p50 ms at 4 streams" in acceptance.compare(before, after)["regressions"] and not acceptance.compare(before, after)["other"]
+    was = before["stages"][3]["data"][name]
+    after["stages"][3]["data"][name] = value
+    found = acceptance.compare(before, after)
+    assert (found["rows"], found["regressions"], found["other"]) == ([], [], ["%s: %s, was %s" % (name, value, was)])
+
+
+def test_a_ramp_that_was_not_run_has_no_other_load() -> None:
+    after = document()
+    after["stages"][3]["data"] = {}
+    assert acceptance.compare(document(), after)["other"] == []
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "inferops.vllm/verify/1"}', "nonsense"])
 def test_what_is_no_baseline_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "b.json"
@@ -158,6 +174,14 @@ def test_what_the_plan_says_is_asked() -> None:
     assert (found["endpoints"], found["route"], found["model"], found["engine"]) == (["http://a:8000"], "", "K3", "podman")
     plan["nodes"]["r"] = {"role": "router", "argv": ["vllm-router"], "health_url": "http://r:30000/health"}  # type: ignore[index]
     assert build.prepared(plan)["route"] == "http://r:30000" and build.prepared({})["endpoints"] == []
+
+
+@pytest.mark.parametrize(("words", "engines", "streams"), [
+    ([], 1, 8), (["--max-num-seqs", "5"], 1, 5), (["--max-num-seqs", "5"], 2, 8), (["--max-num-seqs", "2", "--data-parallel-size", "2"], 1, 4),
+    (["--max-num-seqs", "many"], 1, 8)])
+def test_no_more_streams_are_asked_for_than_the_plan_has_slots(words: list[str], engines: int, streams: int) -> None:
+    plan = {"nodes": {"a": {"argv": ["vllm", "serve", "/m", *words]}}, "engines": [{"name": str(n), "nodes": ["a"]} for n in range(engines)]}
+    assert build.prepared(plan)["concurrency"] == streams and build.prepared({})["concurrency"] == 8
 
 
 def test_a_plan_without_features_has_none_asked() -> None:

@@ -133,6 +133,7 @@ def test_the_hash_is_that_of_the_requests() -> None:
 @pytest.mark.parametrize("case", [
     "text", {"id": "UPPER", "body": {"messages": [1]}}, {"id": "a"}, {"id": "a", "body": {"messages": []}}, {"id": "a", "body": {"messages": [1]}, "expect": 3},
     {"id": "a", "body": {"messages": [1], "tools": [{}]}}, {"id": "a", "body": {"messages": [1]}, "retries": "x"},
+    {"id": "a", "body": {"messages": [1], "tools": 5}}, {"id": "a", "body": {"messages": [1]}, "expect": {"finish": [5]}},
 ])
 def test_a_request_set_that_cannot_be_sent_is_refused(case: Any) -> None:
     assert unusable([case])
@@ -167,6 +168,45 @@ def test_what_the_requests_left_behind_on_a_node() -> None:
     found = {f["id"]: f["status"] for f in requests.aftermath("n", before, bad, "request")}
     assert found == {"request.log": "fail", "request.xid": "fail", "request.ports": "fail", "request.restart": "fail"}
     assert requests.aftermath("n", before, bad, "request", ["KV is"])[0]["status"] == "pass"
+
+
+BEFORE: dict[str, Any] = {"log": {"new_warnings": []}, "xids": [], "gpus": [{"index": 0, "used": 1, "total": 2}],
+                          "rdma": {"mlx5_0/1/symbol_error": 1, "mlx5_0/1/link_downed": 0}, "pids": {}}
+
+
+@pytest.mark.parametrize(("change", "wanted"), [
+    ({}, {"request.log": "pass"}),
+    ({"log": None}, {"request.log": "unknown"}),
+    ({"xids": None}, {"request.log": "pass", "request.xid": "unknown"}),
+    ({"gpus": None}, {"request.log": "pass", "request.gpu_memory": "unknown"}),
+    ({"rdma": None}, {"request.log": "pass", "request.ports": "unknown"}),
+    ({"rdma": {"mlx5_0/1/symbol_error": 1}}, {"request.log": "pass", "request.ports": "unknown"}),
+    ({"rdma": {}}, {"request.log": "pass", "request.ports": "fail"}),
+    ({"rdma": {"mlx5_1/1/symbol_error": 1}}, {"request.log": "pass", "request.ports": "fail"}),
+])
+def test_what_could_be_read_before_and_not_after_is_unknown(change: dict[str, Any], wanted: dict[str, str]) -> None:
+    assert {f["id"]: f["status"] for f in requests.aftermath("n", BEFORE, {**BEFORE, **change}, "request")} == wanted
+
+
+def test_what_never_could_be_read_is_left_out() -> None:
+    nothing = {"log": None, "xids": None, "gpus": None, "rdma": {}, "pids": {}}
+    assert requests.aftermath("n", nothing, nothing, "request") == []
+
+
+def test_patterns_that_are_none_are_refused_and_tolerate_nothing() -> None:
+    assert "'*.foo' is no regular expression" in requests.unusable_patterns(["KV", "*.foo"]) and requests.unusable_patterns(["KV is", ".*foo"]) == ""
+    after = {**BEFORE, "log": {"new_warnings": [{"level": "WARNING", "text": "KV is slow"}]}}
+    assert requests.aftermath("n", BEFORE, after, "request", ["*.foo"])[0]["status"] == "fail"
+    assert requests.aftermath("n", BEFORE, after, "request", ["*.foo", "KV is"])[0]["status"] == "pass"
+
+
+@pytest.mark.parametrize("calls", [5, True, {"a": 1}, "x", [5], [None], [{"function": 5}], [{"function": []}]])
+def test_tool_calls_of_any_kind_are_judged(calls: Any) -> None:
+    found, by = stage(State(tool=[calls] * 9), repeat=1)
+    assert found["status"] == "failed" and by["request.tool_call"]["status"] == "fail"
+    collector = requests.Collector()
+    collector.take(json.dumps({"choices": [{"delta": {"tool_calls": calls}}]}).encode(), 0.0)
+    assert collector.message()["tool_calls"] == []
 
 
 def test_all_stages_in_order_and_what_is_left_out_after_a_failure() -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -75,6 +78,49 @@ def test_requests_without_answer_or_error_are_counted() -> None:
         later(1.5, state, hang=False)
         found = seen([url], request_seconds=0.4)
     assert found["hung"] >= watch.STREAMS and found["seconds"] is not None
+
+
+class Stuck(State):
+    """Never answers the first request, closes the connection of the second, and serves every other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count(1)
+        self.ended = threading.Event()
+
+    def tokens(self, body: dict[str, Any]) -> list[int]:
+        number = next(self.numbers)
+        if number == 1:
+            self.ended.wait(10)
+        if number == 2:
+            raise ConnectionError
+        return super().tokens(body)
+
+
+def test_a_request_that_hangs_while_all_others_are_right_again_is_waited_for() -> None:
+    state = Stuck()
+    with serving(state) as url:
+        found = seen([url], request_seconds=0.8)
+        state.ended.set()
+    assert found["hung"] == 1 and found["errors"]["timeout"] == 1 and found["seconds"] < 0.6, found
+
+
+def test_a_request_that_hangs_and_no_failure_within_the_grace_is_waited_for(replicas: tuple[list[State], list[str]]) -> None:
+    states, urls = replicas
+    later(0.1, states[0], hang=True)
+    later(0.7, states[0], hang=False)
+    found = seen(urls, grace=0.3, request_seconds=0.5)
+    assert found["failed"] == [urls[0]] and found["hung"] >= watch.STREAMS and found["seconds"] is not None, found
+
+
+def test_no_connection_is_a_failure_and_no_request_that_hangs() -> None:
+    with raw(None, accept=False) as url, contextlib.ExitStack() as stack:
+        for _number in range(3):
+            full = stack.enter_context(socket.socket())
+            full.setblocking(False)
+            full.connect_ex(("127.0.0.1", int(url.rpartition(":")[2])))
+        found = seen([url], limit=0.4, request_seconds=0.3)
+    assert found["failed"] == [url] and found["hung"] == 0 and set(found["errors"]) == {"timeout"} and "no connection" in found["text"], found
 
 
 def test_what_never_comes_back_is_bounded() -> None:
