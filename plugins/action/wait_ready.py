@@ -110,7 +110,7 @@ class ActionModule(ActionBase):
             limits = progress.limits(self.args["limits"], look["ready_s"])
             limit = limits.get(now.phase, limits["api_ready"])
             if answered - entered > limit:
-                last = "; its last line: %s" % now.last if now.last else ""
+                last = "; its last line: %s" % now.last if now.last else "; %s" % look["why"] if look["why"] else ""
                 return outcome(False, "%s took longer than its limit of %d s (deploy_phase_limits)%s" % (now.phase, limit, last))
 
     def _look(self, before: Mapping[str, Any]) -> Optional[Dict[str, Any]]:

@@ -11,6 +11,7 @@ short_description: Stop a vLLM service, letting running requests end
 version_added: 0.2.0
 description:
   - Tells the service to stop and shows how many requests it still serves until it has ended. The unit itself bounds the time.
+  - A start that waits in systemd's queue is taken back. When systemd cannot be asked how the service is, the module fails.
   - What starts at boot stays as it is.
 extends_documentation_fragment:
   - action_common_attributes
@@ -86,7 +87,10 @@ def main() -> None:
         supports_check_mode=True)
     service = module.params["service"]
     if module.params["step"] == "begin":
-        running = drain.up(service)
+        try:
+            running = drain.up(service)
+        except drain.StateError as exc:
+            module.fail_json(msg="%s; nothing was stopped. Look at systemctl status %s.service on the node and stop it again" % (exc, service))
         if module.check_mode or not running:
             module.exit_json(changed=running, look={"up": False, "state": "", "requests": None})
         problem = drain.begin(service, module.params["force"])

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 from ..node import systemd
 from .names import SERVICE, SETTINGS
 
 DEFAULT_PORT = 8000
-RELEASES = "/var/lib/inferops-vllm/releases"
-"""One folder for each release that is kept: its number, for a router ``vllm-router-`` and its number."""
 
 _HOST = re.compile(r"(?:^|\s)--host[=\s]+\"?([0-9A-Za-z.:_-]+)")
 _PORT = re.compile(r"(?:^|\s)--port[=\s]+\"?(\d{1,5})\b")
@@ -79,13 +77,6 @@ def release(record: str, link: str) -> Dict[str, Any]:
         "engine": str(found.get("engine", "")), "number": number if isinstance(number, int) else 0,
         "peers": [str(name) for name in names] if isinstance(names, list) else [],
     }
-
-
-def earlier(names: Sequence[str], service: str, number: int) -> List[int]:
-    """Numbers of the releases of `service` before `number` among the `names` in :data:`RELEASES`, oldest first."""
-    prefix = "" if service == SERVICE else service + "-"
-    numbers = [name[len(prefix):] for name in names if name.startswith(prefix)]
-    return sorted(int(text) for text in numbers if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < number)
 
 
 def _table(text: str) -> Dict[str, Any]:

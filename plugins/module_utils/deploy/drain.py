@@ -4,13 +4,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Any, Dict, Optional
 
-from . import watch
+from . import progress, watch
 
 _REQUESTS = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}\n]{0,500}\})? ([0-9.eE+]{1,20})$", re.M)
-DOWN = ("", "inactive", "failed")
+DOWN = ("inactive", "failed")
+NO_SYSTEMD = "has not been booted with systemd"
+"""What systemctl says where systemd does not run, as in most containers."""
+
+
+class StateError(Exception):
+    """systemd did not say how the unit is; one sentence."""
 
 
 def parse_requests(text: str) -> Optional[int]:
@@ -30,9 +38,34 @@ def requests_left(health_url: str) -> Optional[int]:
     return None if answer is None else parse_requests(answer.decode("utf-8", "replace"))
 
 
+def state(service: str) -> progress.Unit:
+    """The unit, now; without systemd it is inactive.
+
+    Raises:
+        StateError: systemd could not be asked, so that the service may well run.
+    """
+    unit = service + ".service"
+    rc, out, err = watch.run(["systemctl", "show", "--no-pager", "--property=" + ",".join(progress.PROPERTIES), unit])
+    now = progress.unit(out)
+    if now.active:
+        return now
+    if NO_SYSTEMD in err or (rc == 127 and os.strerror(errno.ENOENT) in err):
+        return now._replace(active="inactive")
+    raise StateError("systemd does not say how %s is: %s" % (unit, " ".join(err.split())[:200] or "exit status %d" % rc))
+
+
+def left(now: progress.Unit) -> bool:
+    """The unit is up or on its way; a start that waits in systemd's queue would come up later."""
+    return now.queued or now.active not in DOWN
+
+
 def up(service: str) -> bool:
-    """The unit is up or on its way."""
-    return watch.show(service + ".service").active not in DOWN
+    """The unit is up or on its way.
+
+    Raises:
+        StateError: systemd could not be asked.
+    """
+    return left(state(service))
 
 
 def begin(service: str, force: bool) -> str:
@@ -52,10 +85,13 @@ def begin(service: str, force: bool) -> str:
 
 def look(service: str) -> Dict[str, Any]:
     """``{"up", "state", "requests"}``: whether something of the unit is left, and the requests that it still serves."""
-    now = watch.show(service + ".service")
-    if now.active in DOWN:
+    try:
+        now = state(service)
+    except StateError as exc:
+        return {"up": True, "state": str(exc), "requests": None}
+    if not left(now):
         # A stop that had to kill leaves the unit failed; it was asked for, so it is none.
         if now.active == "failed":
             watch.run(["systemctl", "reset-failed", service + ".service"])
         return {"up": False, "state": now.active, "requests": None}
-    return {"up": True, "state": now.sub, "requests": requests_left(watch.told(service).health_url)}
+    return {"up": True, "state": "its start is queued" if now.queued else now.sub, "requests": requests_left(watch.told(service).health_url)}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, List, Mapping, Sequence, Union
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import urlsplit
 
 from ..checks.wording import listed, short
@@ -14,6 +14,8 @@ from ..serving.start import flags
 from .names import ROUTER, SERVICE, service_of
 
 Plan = Mapping[str, Any]
+Release = Mapping[str, Any]
+"""One that is kept on a node, as service.node.Node.releases tells of it."""
 
 
 class Refused(Exception):
@@ -65,6 +67,57 @@ def complete(node: str, peers: Sequence[str], play: Collection[str]) -> None:
     left_out = [name for name in peers if name not in play]
     if left_out:
         raise Refused("--limit leaves out %s, and the engine of %s needs all its ranks" % (listed(left_out, 4), node))
+
+
+def going_back(node: str, service: str, kept: Mapping[str, Sequence[Release]]) -> Release:
+    """The release that `node` goes back to, so that all ranks of its engine run the same again.
+
+    Ranks that run the same go back by one release. Where an earlier run ended half way, those that lag behind go to where the others are.
+
+    Args:
+        kept: by host of the play, the current release and then the earlier ones, newest first.
+
+    Raises:
+        Refused: no earlier release is kept, it could not be started, or the ranks would not run the same.
+    """
+    chosen = _together(node, service, kept)[node]
+    if chosen["trouble"]:
+        raise Refused("%s cannot go back to release %d: %s; deploy the plan that is wanted instead" % (node, chosen["number"], chosen["trouble"]))
+    complete(node, chosen["peers"], kept)
+    for name in chosen["peers"]:
+        other = _together(name, service, kept)[name]
+        if other["plan"] != chosen["plan"]:
+            raise Refused("%s would go back to release %d and %s to release %d, which do not run together; deploy the plan that is wanted instead" % (
+                node, chosen["number"], name, other["number"]))
+    return chosen
+
+
+def _together(node: str, service: str, kept: Mapping[str, Sequence[Release]]) -> Mapping[str, Release]:
+    """The release that each rank of the node's engine goes back to."""
+    names = [node]
+    for name in names:
+        # Ranks that went back to engines of their own are known by those that did not.
+        names += [other for other in kept if other not in names and (other in kept[name][0]["peers"] or name in kept[other][0]["peers"])]
+    now = {name: kept[name][0] for name in names}
+    before = sorted(now, key=lambda name: not now[name]["rolled_back"])
+    if len({now[name]["plan"] for name in names}) > 1:
+        for plan in [now[name]["plan"] for name in before]:
+            found = {name: _first(kept[name], plan) for name in names}
+            if all(found.values()):
+                return {name: release for name, release in found.items() if release}
+        raise Refused("%s do not run the same, and no release that all of them could go back to is kept; deploy the plan that is wanted instead" % (
+            listed(names, 4)))
+    lag = {name: _first(kept[name][1:], now[name]["plan"]) for name in names if not now[name]["rolled_back"]}
+    if 0 < len(lag) < len(names) and all(lag.values()):
+        return {**now, **{name: release for name, release in lag.items() if release}}
+    for name in names:
+        if len(kept[name]) < 2:
+            raise Refused("%s: no earlier release of %s is kept" % (name, service))
+    return {name: kept[name][1] for name in names}
+
+
+def _first(releases: Sequence[Release], plan: str) -> Optional[Release]:
+    return next((release for release in releases if release["plan"] == plan), None)
 
 
 def serial(independent: bool, wanted: Any) -> Union[int, str]:

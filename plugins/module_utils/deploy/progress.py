@@ -15,7 +15,8 @@ AGENT = "vllm-link:"
 """Begin of the lines of the link agent, which says what a rank waits for before its start."""
 STARTING = PHASES[:PHASES.index("api_ready") + 1]
 """Phases of a start, which have limits."""
-PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "ExecMainStatus", "ExecMainCode", "InvocationID", "StatusText", "UnitFileState")
+PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "ExecMainStatus", "ExecMainCode", "InvocationID", "StatusText", "UnitFileState",
+              "Job")
 ARGUMENTS = 2
 """Exit status of vLLM for arguments that it refuses: another try gives the same."""
 MOST_RESTARTS = 2
@@ -50,6 +51,12 @@ class Unit(NamedTuple):
     invocation: str
     text: str
     enabled: bool = False
+    job: int = 0
+
+    @property
+    def queued(self) -> bool:
+        """Not up, with a job in systemd's queue: a start that waits for the units that this one comes after."""
+        return self.active in ("inactive", "failed") and self.job > 0
 
 
 def unit(text: str) -> Unit:
@@ -60,9 +67,11 @@ def unit(text: str) -> Unit:
         return systemd.first(block, key)[:300]
 
     code = say("ExecMainCode")
-    return Unit(say("LoadState"), say("ActiveState"), say("SubState"), say("Result"), integer(say("NRestarts")) or 0,
-                integer(say("ExecMainStatus")) if code not in ("", "0") else None, code in ("2", "3"), say("InvocationID"), say("StatusText"),
-                say("UnitFileState") in ("enabled", "generated"))
+    now = Unit(say("LoadState"), say("ActiveState"), say("SubState"), say("Result"), integer(say("NRestarts")) or 0,
+               integer(say("ExecMainStatus")) if code not in ("", "0") else None, code in ("2", "3"), say("InvocationID"), say("StatusText"),
+               say("UnitFileState") in ("enabled", "generated"), integer(say("Job")) or 0)
+    # Until a start leaves the queue, systemd tells of the run before it.
+    return now._replace(result="success", restarts=0, status=None, signal=False, invocation="", text="") if now.queued else now
 
 
 def limits(overrides: Any, ready_s: int = 0) -> Dict[str, int]:
@@ -140,6 +149,8 @@ def judge(now: Unit, healthy: Optional[bool], restarts_before: int = 0, last_end
     """
     if now.load in ("not-found", "masked", "error", "bad-setting"):
         return Verdict("failed", "the unit is %s" % now.load.replace("-", " "))
+    if now.queued:
+        return Verdict("waiting", "its start waits for the units that it comes after (job %d of systemctl list-jobs)" % now.job)
     if now.active == "failed":
         return Verdict("failed", "the unit failed: %s" % ended(now))
     if now.status == ARGUMENTS and not now.signal and now.sub in ("auto-restart", "dead", "failed", "final-sigterm", "stop-post"):

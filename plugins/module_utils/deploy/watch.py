@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
@@ -190,21 +189,6 @@ def told(service: str) -> deployed.Told:
     """What the unit of `service` says of where it answers."""
     _rc, out, _err = run(["systemctl", "show", "--no-pager", "--property=FragmentPath", service + ".service"])
     return deployed.told(read(deployed.parse_fragment(out)), read(deployed.files(service)[0]))
-
-
-def no_earlier(service: str, number: int) -> List[str]:
-    """A sentence when there is no release before `number` to go back to."""
-    if deployed.earlier(names_in(deployed.RELEASES), service, number):
-        return []
-    return ["no earlier release of %s is kept" % service if number else "nothing is deployed"]
-
-
-def names_in(path: str) -> List[str]:
-    """Names in a folder, none when it cannot be read."""
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
 
 
 def look(service: str, about: deployed.Told, begin: str, before: Mapping[str, Any]) -> Dict[str, Any]:

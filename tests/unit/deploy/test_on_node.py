@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.deploy import deployed, drain, watch
 from ansible_collections.inferops.vllm.plugins.module_utils.deploy.deployed import Told, told
+from ansible_collections.inferops.vllm.plugins.modules import stop_service
 
 UNIT = """[Service]
 ExecStartPre=-/usr/bin/docker rm --force vllm
@@ -39,12 +42,6 @@ def test_what_is_deployed() -> None:
     record = json.dumps({"role": "worker", "rank": 1, "engine": "e", "number": 4})
     assert deployed.release(record, '{"names": ["a", "b"]}') == {"role": "worker", "rank": 1, "engine": "e", "number": 4, "peers": ["a", "b"]}
     assert deployed.release("", "") == {} and deployed.release("nonsense", "[]") == {}
-
-
-def test_earlier_releases() -> None:
-    names = ["1", "3", "10", "vllm-router-2", "x", "4.tmp"]
-    assert deployed.earlier(names, "vllm", 10) == [1, 3] and deployed.earlier(names, "vllm-router", 3) == [2]
-    assert deployed.earlier(names, "vllm", 1) == []
 
 
 def test_the_journal() -> None:
@@ -115,6 +112,17 @@ def test_a_look_takes_the_last_end_from_the_look_before(monkeypatch: pytest.Monk
     assert second["state"] == "failed" and second["why"].endswith("the last time with exit status 125") and watch.news(first, second)
 
 
+def test_a_look_at_a_start_in_the_queue_does_not_take_the_run_before_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = json.dumps({"MESSAGE": "(APIServer pid=1) INFO: Application shutdown complete.", "_SYSTEMD_INVOCATION_ID": "old", "__CURSOR": "c1"})
+    states = iter(["LoadState=loaded\nActiveState=inactive\nSubState=dead\nResult=success\nNRestarts=3\nInvocationID=old\nJob=16\n",
+                   "LoadState=loaded\nActiveState=activating\nSubState=start-pre\nResult=success\nNRestarts=0\nInvocationID=new\nJob=16\n"])
+    monkeypatch.setattr(watch, "run", lambda argv, seconds=0.0: (0, next(states) if argv[0] == "systemctl" else old, ""))
+    first = watch.look("vllm", Told("", "", 0), "c", {})
+    assert (first["state"], first["first_restarts"], first["invocation"]) == ("waiting", 0, "") and first["progress"]["phase"] == "container_init"
+    second = watch.look("vllm", Told("", "", 0), "c", first)
+    assert (second["state"], second["invocation"]) == ("waiting", "new") and watch.news(first, second)
+
+
 @pytest.mark.parametrize("service, link, answers, linked, settled", [
     ("active", "active", True, True, True), ("active", "failed", True, True, False), ("active", "failed", True, False, True),
     ("activating", "active", True, True, False), ("active", "active", False, True, False),
@@ -127,3 +135,80 @@ def test_settled(monkeypatch: pytest.MonkeyPatch, service: str, link: str, answe
     monkeypatch.setattr(watch, "told", lambda service: Told("http://127.0.0.1:1/health", "", 0))
     monkeypatch.setattr(watch, "healthy", lambda url: answers)
     assert watch.settled("vllm", linked) is settled
+
+
+# -- stopping ------------------------------------------------------------------------------------------------------
+HUNG = (124, "", "systemctl did not answer in 15 s")
+
+
+def shown(active: str, sub: str = "dead", job: str = "", load: str = "loaded") -> tuple:
+    return 0, "LoadState=%s\nActiveState=%s\nSubState=%s\n%s" % (load, active, sub, "Job=%s\n" % job if job else ""), ""
+
+
+class Ended(Exception):
+    """What a module returned."""
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Callable ``stop(step, *answers) -> (what the module returned, verbs that systemctl was asked for)``; the last answer of ``show`` stays."""
+    def call(step: str, *answers: tuple, check: bool = False) -> tuple:
+        left, verbs = list(answers), []
+
+        def run(argv: list, seconds: float = 0.0) -> tuple:
+            if argv[0] != "systemctl" or "--property=FragmentPath" in argv:
+                return 127, "", ""
+            verbs.append(argv[1])
+            return (left.pop(0) if len(left) > 1 else left[0]) if argv[1] == "show" else (0, "", "")
+
+        class Module:
+            params = {"service": "vllm", "force": False, "limit": 9.0, "step": step}
+            check_mode = check
+
+            def exit_json(self, **found: Any) -> None:
+                raise Ended(found)
+
+            def fail_json(self, **found: Any) -> None:
+                raise Ended(dict(found, failed=True))
+
+        monkeypatch.setattr(watch, "run", run)
+        monkeypatch.setattr(stop_service, "AnsibleModule", lambda **_spec: Module())
+        monkeypatch.setattr(stop_service, "LOOK_S", 0.0)
+        with pytest.raises(Ended) as found:
+            stop_service.main()
+        return found.value.args[0], [verb for verb in verbs if verb != "show"]
+
+    return call
+
+
+@pytest.mark.parametrize("answer", [HUNG, (1, "", "Failed to connect to bus: Connection refused\n"), (0, "", ""),
+                                    (127, "", "systemctl: " + os.strerror(12))])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_service_is_not_stopped_because_systemd_does_not_answer(stop: Any, answer: tuple, check: bool) -> None:
+    found, verbs = stop("begin", answer, check=check)
+    assert found["failed"] and found["msg"].startswith("systemd does not say how vllm.service is: ") and "nothing was stopped" in found["msg"] and verbs == []
+    assert (answer[2].strip() or "exit status 0") in found["msg"]
+
+
+def test_a_stop_is_looked_at_until_systemd_answers(stop: Any) -> None:
+    found, _verbs = stop("begin", shown("active", "running"), HUNG)
+    assert found["changed"] and found["look"]["up"] and "did not answer in 15 s" in found["look"]["state"] and found["look"]["requests"] is None
+    assert stop("look", shown("inactive"))[0]["look"]["up"] is False
+
+
+@pytest.mark.parametrize("answer", [
+    shown("inactive"), shown("inactive", load="not-found"), shown("inactive", job="0"), shown("failed"),
+    (1, "", "System has not been booted with systemd as init system (PID 1). Can't operate.\nFailed to connect to bus: Host is down\n"),
+    (127, "", "systemctl: " + os.strerror(2))])
+def test_what_is_not_there_or_ended_is_stopped(stop: Any, answer: tuple) -> None:
+    found, verbs = stop("begin", answer)
+    assert not found.get("failed") and found["changed"] is False and found["look"]["up"] is False and verbs == []
+    assert stop("look", answer)[0]["look"]["up"] is False
+
+
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_a_start_in_the_queue_is_taken_back(stop: Any, active: str) -> None:
+    found, verbs = stop("begin", shown(active, job="16"), shown("inactive"))
+    assert found == {"changed": True, "look": {"up": False, "state": "inactive", "requests": None}} and verbs == ["stop"]
+    found, verbs = stop("look", shown(active, job="16"))
+    assert found["look"] == {"up": True, "state": "its start is queued", "requests": None} and verbs == []

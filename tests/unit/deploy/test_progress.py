@@ -46,12 +46,42 @@ def test_what_systemd_says() -> None:
     ({"active": "active", "restarts": 7}, True, "ready"),
     ({"active": "failed", "sub": "failed", "status": 1}, False, "failed"),
     ({"active": "inactive", "sub": "dead"}, None, "failed"),
+    ({"active": "inactive", "sub": "dead", "job": 16}, None, "waiting"),
+    ({"active": "failed", "sub": "failed", "job": 16}, False, "waiting"),
+    ({"active": "active", "job": 16}, False, "waiting"),
     ({"active": "activating", "sub": "auto-restart", "status": 2}, False, "failed"),
     ({"active": "activating", "sub": "auto-restart", "status": 2, "signal": True}, False, "waiting"),
     ({"load": "not-found", "active": "inactive"}, None, "failed"),
+    ({"load": "masked", "active": "inactive", "job": 16}, None, "failed"),
 ])
 def test_verdict(changes: dict, healthy: object, verdict: str) -> None:
     assert judge(state(**changes), healthy).state == verdict
+
+
+QUEUED = """LoadState=loaded
+ActiveState=%s
+SubState=dead
+Result=exit-code
+NRestarts=3
+ExecMainStatus=2
+ExecMainCode=1
+InvocationID=abc
+StatusText=serves
+Job=16
+"""
+
+
+@pytest.mark.parametrize("active", ["inactive", "failed"])
+def test_a_start_in_the_queue_is_waited_for_and_is_not_the_run_before(active: str) -> None:
+    now = unit(QUEUED % active)
+    assert now == Unit("loaded", active, "dead", "success", 0, None, False, "", "", False, 16)
+    assert judge(now, False) == ("waiting", "its start waits for the units that it comes after (job 16 of systemctl list-jobs)")
+
+
+@pytest.mark.parametrize("job", ["", "Job=\n", "Job=0\n"])
+def test_without_a_job_nothing_is_waited_for(job: str) -> None:
+    now = unit((QUEUED % "inactive").replace("Job=16\n", job).replace("ExecMainStatus=2", "ExecMainStatus=0"))
+    assert not now.queued and now.invocation == "abc" and judge(now, False, 3) == ("failed", "the unit is stopped")
 
 
 def test_restarts_of_before_do_not_count() -> None:
