@@ -47,6 +47,8 @@ class Named(NamedTuple):
     negated: bool
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+"""Control characters except the tab, and what else ends a line for some reader."""
 _SIZE = re.compile(r"[0-9]{1,18}(\.[0-9]{1,6})?[kKmMgGtT]?\Z")
 _INT = re.compile(r"-?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE]-?[0-9]{1,3})?\Z")
@@ -103,7 +105,7 @@ def problem(flag: Flag, value: str) -> str:
         except (ValueError, RecursionError):
             made = None
         return "" if isinstance(made, (dict, list)) else "takes a JSON object"
-    return "" if value and "\n" not in value and "\0" not in value else "takes one line of text"
+    return "" if value and not CONTROL.search(value) else "takes one line of text"
 
 
 def near(word: str) -> List[str]:

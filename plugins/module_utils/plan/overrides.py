@@ -9,7 +9,7 @@ import re
 from typing import Any, Dict, List, Mapping, Tuple
 
 from ..checks.wording import short
-from .flags import VERSION, find, near, problem
+from .flags import CONTROL, VERSION, find, near, problem
 from .resolve import InputError
 from .secret import SECRET
 from .versions import REMOVED
@@ -85,6 +85,12 @@ def _flag(key: Any, given: Any) -> Tuple[str, Any]:
     if not flag.several and flag.kind != "json" and isinstance(given, (list, tuple, Mapping)):
         raise InputError("vllm_overrides: %s takes one value, not %s" % (flag.name, short(repr(given), 60)))
     text = _text(given)
+    if flag.kind == "json":
+        # One line, and the same whether it was given as text or as a table.
+        try:
+            text = _json(json.loads(text))
+        except (ValueError, RecursionError):
+            text = ""
     wrong = problem(flag, text)
     if wrong:
         raise InputError("vllm_overrides: %s %s, not %s" % (flag.name, wrong, short(repr(given), 60)))
@@ -113,8 +119,8 @@ def env(value: Any) -> Dict[str, Any]:
         if isinstance(given, (list, tuple, Mapping)):
             raise InputError("vllm_env_overrides: %s takes one value, not %s" % (name, short(repr(given), 60)))
         text = "1" if given is True else "0" if given is False else str(given)
-        if "\n" in text or "\r" in text or "\0" in text:
-            raise InputError("vllm_env_overrides: %s takes one line" % name)
+        if CONTROL.search(text):
+            raise InputError("vllm_env_overrides: %s takes one line of text" % name)
         made[name] = text
     return made
 
@@ -128,12 +134,15 @@ def _table(value: Any, variable: str) -> Mapping[Any, Any]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple, Mapping)):
-        try:
-            return json.dumps(value, separators=(",", ":"), allow_nan=False)
-        except (TypeError, ValueError):
-            return ""
-    return str(value)
+    return _json(value) if isinstance(value, (list, tuple, Mapping)) else str(value)
+
+
+def _json(value: Any) -> str:
+    """Compact JSON, empty for what JSON cannot hold."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
 
 
 def names(made: Mapping[str, Any]) -> List[str]:

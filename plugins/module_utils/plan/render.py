@@ -13,6 +13,7 @@ import shlex
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ..checks.wording import short
+from .flags import CONTROL
 
 SETTINGS = "/etc/vllm"
 """Folder on a node for the files that the unit names."""
@@ -147,18 +148,19 @@ def _service_section(entry: Entry, kind: str) -> List[str]:
     name = service_name(entry)
     stop = int(entry["stop_seconds"])
     program = "/usr/bin/" + kind
+    # A virtual environment runs as a user of its own: the agent answers root alone, and the settings' folder may be closed to others.
+    root = "+" if kind == "venv" else ""
     lines = [] if kind == "podman" else ["Type=exec"]
     lines.append("RuntimeDirectory=%s" % name)
     if kind == "docker":
         lines.append("ExecStartPre=-%s rm --force %s" % (program, name))
     if entry.get("link"):
         # All ranks start together, however long the last one takes to come.
-        # The agent answers root alone, and a virtual environment runs as a user of its own.
-        lines += ["ExecStartPre=%s%s wait" % ("+" if kind == "venv" else "", LINK), "TimeoutStartSec=infinity"]
+        lines += ["ExecStartPre=%s%s wait" % (root, LINK), "TimeoutStartSec=infinity"]
     else:
         lines.append("TimeoutStartSec=300")
     # What the service was started from, for whoever asks whether it still is what is deployed.
-    lines.append("ExecStartPre=-/usr/bin/install --mode=0644 %s %s/%s/started.json" % (release_file(entry), RUN, name))
+    lines.append("ExecStartPre=-%s/usr/bin/install --mode=0644 %s %s/%s/started.json" % (root, release_file(entry), RUN, name))
     if kind == "docker":
         start = [program, "run", "--rm", "--name", name, "--pull", "never", "--log-driver", "none"]
         words = _systemd_pairs([str(word) for word in entry["container"]]) + [
@@ -278,11 +280,13 @@ def _systemd_text(text: str) -> str:
 
 
 def _systemd(word: str) -> str:
-    """One word of a command line as systemd reads it: specifiers and variables are escaped, the rest is quoted where needed."""
+    """One word of a command line as systemd reads it: specifiers, variables and control characters are escaped, the rest is quoted where needed."""
     text = word.replace("%", "%%").replace("$", "$$")
     if _SYSTEMD_PLAIN.match(word):
         return text
-    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    # A line break would end the unit's line in the middle of a word.
+    return '"%s"' % CONTROL.sub(lambda found: "\\u%04x" % ord(found.group()), text)
 
 
 def _systemd_pairs(words: Sequence[str]) -> List[str]:

@@ -141,7 +141,8 @@ def test_what_is_no_flag_is_not_found(word: str) -> None:
     ("--max-num-seqs", ["1", "0", "-1"], ["1.5", "1K", "", "one", "１"]), ("--gpu-memory-utilization", ["0.95", "1", "1e-1"], ["", "x", ".", "nan"]),
     ("--max-model-len", ["1048576", "1M", "32k", "auto", "1.5k"], ["1 M", "M", "automatic", "-1"]),
     ("--kv-cache-dtype", ["fp8", "auto"], ["FP8", "", "fp7"]), ("--attention-config", ["{}", "[]", '{"a":1}'], ["", "{", "a", "1", '"a"']),
-    ("--load-format", ["auto", "a b"], ["", "a\nb", "a\0b"]), ("--headless", [], ["", "true"]), ("--enforce-eager", [], ["1"]),
+    ("--load-format", ["auto", "a b", "a\tb", "zwö"], ["", "a\nb", "a\0b", "a\rb", "a\x0bb", "a\x85b", "a\u2028b", "a\n"]),
+    ("--headless", [], ["", "true"]), ("--enforce-eager", [], ["1"]),
 ])
 def test_values_are_held_against_their_kind(name: str, good: List[str], bad: List[str]) -> None:
     flag = table()[name]
@@ -174,6 +175,25 @@ def test_overrides_are_taken_or_refused_with_the_variables_name(value: Any) -> N
                 words = render(name, said)
                 assert words[0] in (name, "--no-" + name[2:])
                 assert len(words) == 1 or not any(problem(flag, word) for word in words[1:])
+
+
+@pytest.mark.parametrize("given", [
+    {"level": 3, "modes": ["a b", "ö"]}, '{\n  "level": 3,\r\n\t"modes": ["a b", "ö"]\n}\n', '{"level":3,"modes":["a b","\\u00f6"]}'])
+def test_json_is_one_line_and_the_same_as_text_and_as_a_table(given: Any) -> None:
+    assert overrides.flags({"compilation_config": given}) == {"--compilation-config": '{"level":3,"modes":["a b","\\u00f6"]}'}
+
+
+@pytest.mark.parametrize("given", ['{"a": NaN}', {"a": float("nan")}, '"{}"', "5", "null", "{", "", "[" * 100000])
+def test_what_is_no_json_object_is_refused_as_text_and_as_a_table(given: Any) -> None:
+    with pytest.raises(InputError, match="--compilation-config takes a JSON object"):
+        overrides.flags({"compilation_config": given})
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b", "a\x0bb", "a\x1eb", "a\x85b", "a\u2028b", "a\n"])
+def test_a_variable_of_several_lines_is_refused(value: str) -> None:
+    with pytest.raises(InputError, match="vllm_env_overrides: A takes one line of text"):
+        overrides.env({"A": value})
+    assert overrides.env({"A": "a\tb ö"}) == {"A": "a\tb ö"}
 
 
 # -- versions ----------------------------------------------------------------------------------------------------

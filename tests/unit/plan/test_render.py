@@ -37,7 +37,8 @@ def systemd_words(unit: str, key: str) -> List[str]:
     chars = iter(line.group(1))
     for char in chars:
         if char == "\\" and quoted:
-            word += next(chars)
+            char = next(chars)
+            word += chr(int("".join(next(chars) for _digit in range(4)), 16)) if char == "u" else char
         elif char == '"':
             quoted, started = not quoted, True
         elif char.isspace() and not quoted:
@@ -73,6 +74,15 @@ def test_any_value_comes_through_shell_and_systemd(value: str) -> None:
              "container_engine": "docker", "stop_seconds": 90}
     assert shell_words(render.command("n", entry))[-2:] == ["--chat-template", value]
     assert systemd_words(render.unit("n", entry), "ExecStart")[-2:] == ["--chat-template", value]
+
+
+@pytest.mark.parametrize("value", ["{\n  \"level\": 3\n}\n", "a\rb", "\n", "a\x0bb\x7f\x85\u2028", "a\\\nb", "\\u000a"])
+def test_no_control_character_breaks_the_line_of_a_unit(value: str) -> None:
+    entry = {"role": "head", "rank": 0, "engine": "e", "argv": ["vllm", "serve", "m", "--x", value, "--port", "1"], "env": {}, "image": "i", "container": [],
+             "container_engine": "docker", "stop_seconds": 90}
+    unit = render.unit("n", entry)
+    assert not any(char < " " for char in unit.replace("\n", "")) and len(unit.splitlines()) == unit.count("\n")
+    assert systemd_words(unit, "ExecStart")[-4:] == ["--x", value, "--port", "1"]
 
 
 def test_environment_is_what_docker_reads() -> None:
@@ -136,7 +146,11 @@ def test_systemd_accepts_every_unit(tmp_path: pathlib.Path) -> None:
     units = {}
     plans = [dep(), sound(pools(1, 2), hardware="b300", strategy="pd_cluster", interconnect="rdma"),
              sound(cluster(1), hardware="mi355x", strategy="single_node_tp", runtime="venv"),
-             sound(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"chat-template": 'a "b" $HOME %h \\ c'})]
+             sound(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"chat-template": 'a "b" $HOME %h \\ c'}),
+             sound(cluster(1), hardware="b300", strategy="single_node_tp", overrides={"compilation_config": '{\n  "level": 3\n}\n'})]
+    for entry in plans[0]["nodes"].values():
+        # What a plan would not take in still must not break the unit.
+        entry["argv"] += ["--x", "a\nb\rc\x0b\x85\u2028"]
     for number, plan in enumerate(plans):
         for name, entry in plan["nodes"].items():
             # The programs are not on this machine, and neither is what the unit waits for.
