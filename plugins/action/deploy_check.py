@@ -24,8 +24,9 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         result: Dict[str, Any] = super().run(tmp, variables)
         _valid, args = self.validate_argument_spec(argument_spec={
-            "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "serial": {"type": "raw", "default": 1},
-            "limits": {"type": "raw", "default": {}}, "service": {"type": "str", "default": ""}, "timeout": {"type": "float", "default": 3.0}})
+            "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "checks": {"type": "str", "default": ""},
+            "serial": {"type": "raw", "default": 1}, "limits": {"type": "raw", "default": {}}, "service": {"type": "str", "default": ""},
+            "timeout": {"type": "float", "default": 3.0}})
         node = str(variables["inventory_hostname"])
         play = [str(name) for name in variables.get("ansible_play_hosts_all") or []]
         hostvars: Mapping[str, Any] = variables["hostvars"]
@@ -33,6 +34,9 @@ class ActionModule(ActionBase):
         try:
             prepare.serial(True, args["serial"])
             progress.limits(args["limits"])
+            if args["checks"]:
+                result.update(changed=False, **_back(node, args, {name: hostvars[name].get(args["checks"]) or {} for name in play}))
+                return result
             if args["plan"]:
                 plan = read(args["plan"])
                 prepare.refuse(plan, node, play, recorded)
@@ -62,6 +66,19 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(exc)) from None
         result.update(peers=peers, serial=prepare.serial(len(peers) == 1, args["serial"]))
         return result
+
+
+def _back(node: str, args: Mapping[str, Any], checks: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+    """The release that `node` goes back to, by what all hosts of the play registered.
+
+    Raises:
+        Refused: there is none.
+    """
+    service = str(checks[node]["service"])
+    chosen = prepare.going_back(node, service, {name: check["releases"] for name, check in checks.items() if check.get("releases")})
+    peers = chosen["peers"] or [node]
+    alone = len(peers) == 1 and len(checks[node]["peers"]) == 1
+    return {"release": chosen["number"], "peers": peers, "service": service, "serial": prepare.serial(alone, args["serial"])}
 
 
 def read(path: str) -> Dict[str, Any]:

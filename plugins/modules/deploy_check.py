@@ -22,9 +22,17 @@ options:
     description: Path of plan.json on the controller. Left out, what is deployed on the node takes its place.
     type: path
   earlier:
-    description: Refuse a node on which no earlier release is kept. Only without O(plan).
+    description: Refuse a node on which nothing is deployed, and look at the earlier releases that are kept. Only without O(plan).
     type: bool
     default: false
+  checks:
+    description:
+      - Name of the variable in which each host of the play registered what this module returned with O(earlier). No node is looked at then.
+      - Chooses the release that the host goes back to, so that all ranks of an engine run the same again. Refused is one that is not kept, whose copy
+        is damaged or whose image is not on the node any more, and ranks that would not run together.
+      - Ranks that run the same go back by one release. Where an earlier run ended half way, those that lag behind go to where the others are.
+    type: str
+    default: ""
   serial:
     description:
       - How many independent engines are changed at once. An engine over several nodes is always changed on all of them together.
@@ -119,6 +127,19 @@ service:
   returned: success
   type: str
   sample: vllm
+releases:
+  description:
+    - The current release and the earlier ones that are kept, newest first. RV(releases[].plan) and RV(releases[].peers) are what the ranks run together
+      and their hosts, RV(releases[].trouble) says why it could not be started, RV(releases[].rolled_back) whether a rollback led to it.
+  returned: with O(earlier)
+  type: list
+  elements: dict
+  sample: [{number: 4, plan: 5d0c6b2f1a9e7c34, peers: [n1, n2], rolled_back: false, trouble: ""}]
+release:
+  description: Number of the release to go back to.
+  returned: with O(checks)
+  type: int
+  sample: 3
 settled:
   description: The service that is deployed is up, starts at boot and answers, and the image and the weights of the plan are here.
   returned: success
@@ -133,7 +154,7 @@ headless:
   returned: success
   type: bool
 peers:
-  description: Names of all hosts of the same engine, in rank order.
+  description: Names of all hosts of the same engine, in rank order; with O(checks) those of RV(release).
   returned: success
   type: list
   elements: str
@@ -161,14 +182,16 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.deploy import deployed, in_place, reach, watch
 from ansible_collections.inferops.vllm.plugins.module_utils.deploy.names import LINK_UNIT, ROUTER, SERVICE
+from ansible_collections.inferops.vllm.plugins.module_utils.service.node import Node
 
 
 def main() -> None:
     """Parse arguments, look, return."""
     module = AnsibleModule(
         argument_spec={
-            "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "serial": {"type": "raw", "default": 1},
-            "limits": {"type": "dict", "default": {}}, "service": {"type": "str", "choices": ["", "vllm", "vllm-router"], "default": ""},
+            "plan": {"type": "path"}, "earlier": {"type": "bool", "default": False}, "checks": {"type": "str", "default": ""},
+            "serial": {"type": "raw", "default": 1}, "limits": {"type": "dict", "default": {}},
+            "service": {"type": "str", "choices": ["", "vllm", "vllm-router"], "default": ""},
             "peers": {"type": "list", "elements": "dict", "default": []}, "ports": {"type": "list", "elements": "dict", "default": []},
             "names": {"type": "list", "elements": "str", "default": []}, "source": {"type": "str", "default": ""},
             "engine": {"type": "str", "default": ""}, "image": {"type": "str", "default": ""}, "registry": {"type": "str", "default": ""},
@@ -187,8 +210,8 @@ def main() -> None:
         found = found or dict(deployed.release(watch.read(deployed.files(name)[1]), watch.read(deployed.files(name)[2])), service=name)
         found = found if "role" in found else {}
     service = service or found.get("service", SERVICE)
-    if given["earlier"]:
-        problems += watch.no_earlier(service, found.get("number", 0))
+    if given["earlier"] and not found:
+        problems.append("nothing is deployed")
     if problems:
         module.fail_json(msg="; ".join(problems[:6]), problems=problems)
     image, settled = "", bool(found) and watch.settled(service, bool(found["peers"]))
@@ -199,7 +222,8 @@ def main() -> None:
         settled = in_place.has_weights(given["weights"]["model"], given["weights"]["path"], given["weights"]["revision"])
     module.exit_json(changed=False, cursor=watch.cursor_now(), invocation_id=watch.running(service + ".service"), deployed=found, service=service,
                      settled=settled, image=image,
-                     headless=bool(found) and not watch.told(service).health_url)
+                     headless=bool(found) and not watch.told(service).health_url,
+                     **({"releases": Node().releases(service)} if given["earlier"] else {}))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ description:
   - Brings the files of a node's entry of C(plan.json) to the node (environment, secrets, unit, and for an engine over several nodes the link
     agent), tells systemd what it must know, and restarts the service only when something changed that a running service takes over at its
     start. A new description, order or limit restarts nothing.
-  - Everything is written and the image looked for before the running service is stopped. What fails leaves it running.
+  - Everything is written and the image looked for before the running service is stopped. What fails leaves it running. Where a later step fails,
+    the files that were there are put back, and the service that ran is started again.
   - Each release is recorded in C(/etc/vllm/release.json). Copies of earlier ones, without secrets, are kept for O(state=rolled_back).
   - Does not wait until the service is ready; M(inferops.vllm.wait_ready) does.
 options:
@@ -61,6 +62,7 @@ options:
   release:
     description:
       - Number of the release to go back to, for O(state=rolled_back) and O(state=restored).
+      - The current one is left as it is, or started where it is down.
       - Left out, it is the one before the current, or with O(state=restored) the current one.
     type: int
   env:
@@ -141,6 +143,12 @@ release:
   description: What is deployed, as it stands in C(/etc/vllm/release.json).
   returned: success
   type: dict
+switched:
+  description:
+    - What the service runs from, or whether it runs, was changed, or would be in check mode. With O(state=staged) it never is.
+    - After a failure, that the change could not be put back; RV(changed) says the same then.
+  returned: always
+  type: bool
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -187,12 +195,12 @@ def main() -> None:
             about = {"plan_sha256": params["plan_sha256"], "image_id": params["image_id"]}
             answer = here.deploy(entry, release.for_role(entry, given), about, state, params["enabled"], keep)
     except release.ReleaseError as exc:
-        module.fail_json(msg=str(exc))
+        module.fail_json(msg=str(exc), changed=here.switched, switched=here.switched)
     for text in answer.warnings:
         module.warn(text)
     module.exit_json(
         changed=answer.changed, files=answer.files, restart=answer.restart, reload=answer.reload, number=answer.number, release=answer.record,
-        state=answer.state,
+        state=answer.state, switched=answer.changed and answer.state != "staged",
         **({"diff": answer.diff} if module._diff and answer.diff else {}))
 
 

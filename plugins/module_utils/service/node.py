@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,8 +21,10 @@ from .release import Item, ReleaseError
 
 Ran = Tuple[int, str, str]
 Runner = Callable[[Sequence[str], float], Ran]
+Ready = List[Tuple[str, Item]]
+"""Files on the disk beside the places that they will take; no name for one that is to be taken away."""
 
-PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload"
+PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Job"
 STAGED = release.STATE + "/staged"
 RELEASES = release.STATE + "/releases"
 
@@ -68,7 +71,11 @@ class Answer(NamedTuple):
 
 
 class Node:
-    """One node, below `root`; `check` looks and changes nothing."""
+    """One node, below `root`; `check` looks and changes nothing.
+
+    Attributes:
+        switched: after a ReleaseError: not all that was changed could be put back.
+    """
 
     def __init__(self, runner: Runner = run, root: str = "", check: bool = False, agent: Tuple[str, str] = ("", "")) -> None:
         self.run = runner
@@ -76,6 +83,7 @@ class Node:
         self.check = check
         self.agent, self.agent_unit = agent
         self.warnings: List[str] = []
+        self.switched = False
 
     # -- what a person asks for ------------------------------------------------------------------------------
     def deploy(self, entry: Mapping[str, Any], given: Mapping[str, str], about: Mapping[str, Any], state: str, enabled: bool = True, keep: int = 3) -> Answer:
@@ -86,7 +94,7 @@ class Node:
             state: ``started``, ``stopped`` (files in place, service down) or ``staged`` (files ready in a folder, nothing switched).
 
         Raises:
-            ReleaseError: what keeps it from being done; the service that ran before runs on.
+            ReleaseError: what keeps it from being done; the service that ran before runs on, or again, unless the message says that it could not be.
         """
         told = dict(about)
         name = render.service_name(entry)
@@ -101,15 +109,14 @@ class Node:
         return self._stage(made) if state == "staged" else self._switch(made, state, enabled, keep)
 
     def roll_back(self, name: str, number: int = 0, state: str = "started", enabled: bool = True, keep: int = 3) -> Answer:
-        """Go back to release `number`, or with 0 to the one before the current.
+        """Go back to release `number`, or with 0 to the one before the current. Where `number` is the current one, it is left, or started.
 
         Raises:
-            ReleaseError: there is none, or its copy is damaged.
+            ReleaseError: there is none, or its copy is damaged; or as :meth:`deploy`.
         """
-        record_path = "%s/%srelease.json" % (render.SETTINGS, "" if name == "vllm" else "router-")
-        current = release.parse_record(self.text(record_path))
-        here = release.number_of(current)
-        kept = [found for found in self._numbers(name) if found != here]
+        record_path = _record_path(name)
+        here = release.number_of(release.parse_record(self.text(record_path)))
+        kept = self._numbers(name)
         if number and number not in kept:
             raise ReleaseError("release %d of %s is not kept on this node (kept: %s)" % (number, name, ", ".join(map(str, kept)) or "none"))
         earlier = [found for found in kept if found < here]
@@ -117,9 +124,31 @@ class Node:
             raise ReleaseError("no earlier release of %s is kept on this node" % name)
         chosen = number or earlier[-1]
         made = self._kept(name, chosen, record_path)
-        if here:
+        if here not in (0, chosen):
             made.record["rolled_back_from"] = here
         return self._switch(made, state, enabled, keep)
+
+    def releases(self, name: str) -> List[Dict[str, Any]]:
+        """What :meth:`roll_back` may lead to: the current release and the earlier ones that are kept, newest first; empty when nothing is deployed.
+
+        Returns:
+            ``{"number", "plan", "peers", "rolled_back", "trouble"}`` of each: what its ranks run together and their hosts (both empty for an engine
+            on one node), whether a rollback led to it (of the current one alone), and why it could not be started, empty when it could.
+        """
+        current = release.parse_record(self.text(_record_path(name)))
+        here = release.number_of(current)
+        made = []
+        for number in [here] * bool(here) + [found for found in reversed(self._numbers(name)) if found < here]:
+            link = release.LINK_CONFIG if number == here else "%s/%s" % (self._folder(name, number), _base(release.LINK_CONFIG))
+            plan, peers = release.joined(self.text(link) if name == "vllm" else None)
+            trouble = ""
+            try:
+                self._startable(self._kept(name, number, ""))
+            except ReleaseError as exc:
+                trouble = str(exc)
+            made.append({"number": number, "plan": plan, "peers": peers, "rolled_back": number == here and bool(current.get("rolled_back_from")),
+                         "trouble": trouble})
+        return made
 
     def restore(self, name: str, number: int = 0, extra: Optional[Mapping[str, str]] = None, keep: int = 3) -> Answer:
         """Write the files of release `number` (0: the current one) as they were deployed; the service runs on, or stays down, as it was.
@@ -130,7 +159,7 @@ class Node:
         Raises:
             ReleaseError: nothing is deployed here, or its copy is damaged.
         """
-        record_path = "%s/%srelease.json" % (render.SETTINGS, "" if name == "vllm" else "router-")
+        record_path = _record_path(name)
         chosen = number or release.number_of(release.parse_record(self.text(record_path)))
         if not chosen:
             numbers = self._numbers(name)
@@ -146,8 +175,7 @@ class Node:
                 made.record.pop("number", None)
                 made = made._replace(items=items, record=dict(made.record, files=release.recorded(items)))
         service = self._states(name)[0]
-        running = service.get("ActiveState", "") not in ("", "inactive", "failed")
-        return self._switch(made, "started" if running else "stopped", service.get("UnitFileState") == "enabled", keep)
+        return self._switch(made, "started" if _up(service) else "stopped", service.get("UnitFileState") == "enabled", keep)
 
     def _kept(self, name: str, number: int, record_path: str) -> Wanted:
         """Release `number` from the copy that is kept of it."""
@@ -174,11 +202,10 @@ class Node:
 
     def stop(self, name: str) -> Answer:
         """End the service `name`, whatever it runs; one that is not there is stopped."""
-        active = self._states(name)[0].get("ActiveState", "")
-        busy = active not in ("", "inactive", "failed")
+        busy = _up(self._states(name)[0])
         if busy and not self.check:
             self._stop(name, self._stop_limit(name))
-        found = release.parse_record(self.text("%s/%srelease.json" % (render.SETTINGS, "" if name == "vllm" else "router-")))
+        found = release.parse_record(self.text(_record_path(name)))
         return Answer(busy, [], False, "none", "stopped", release.number_of(found), [], self.warnings, found)
 
     def write(self, item: Item) -> Tuple[bool, Dict[str, str]]:
@@ -210,8 +237,7 @@ class Node:
         self._startable(made)
         new = self._differences(staged)
         if new and not self.check:
-            os.makedirs(self.path(folder), mode=0o700, exist_ok=True)
-            os.chmod(self.path(STAGED), 0o700)
+            self._make_folders(STAGED, folder)
             self._commit(self._prepare(new))
         diff = [release.shown(item, self.text(item.path), self.mode(item.path)) for item in changes]
         return Answer(bool(new), [item.path for item in changes], plan.restart, "none", "staged", release.number_of(plan.old), diff if new else [],
@@ -225,13 +251,12 @@ class Node:
         old = release.parse_record(self.text(made.record_path))
         if not made.record.get("image_id") and old.get("image") == made.record["image"]:
             made.record["image_id"] = old.get("image_id", "")
-        active = service.get("ActiveState", "")
-        if active in ("active", "reloading", "deactivating"):
+        if service.get("ActiveState", "") in ("active", "reloading", "deactivating"):
             began = release.parse_record(self.text("%s/%s/started.json" % (render.RUN, made.name)))
         else:
             # On its way: what it will have been started from is what is deployed.
             began = old
-        running = active not in ("", "inactive", "failed")
+        running = _up(service)
         again = running and (began.get("start") != key or secret in changes)
         units = [item for item in changes if item.path.startswith((release.UNITS, release.QUADLETS))]
         stale = "yes" in (service.get("NeedDaemonReload"), link.get("NeedDaemonReload"))
@@ -269,33 +294,110 @@ class Node:
     def _act(self, made: Wanted, changes: Sequence[Item], plan: _Steps, link_on: bool, link_start: bool, told: str, state: str, number: int,
              keep: int) -> None:
         unit = made.name + ".service"
-        ready = self._prepare(changes)
-        down = plan.restart or plan.stop
+        ready, before = self._made_ready(made, changes, plan.old, number)
+        started = False
         try:
-            if down:
+            if plan.restart or plan.stop:
                 self._stop(made.name, self._stop_limit(made.name))
             if not link_on and plan.link.get("LoadState") == "loaded":
                 self._systemctl("disable", "--now", "--no-reload", render.LINK_UNIT)
+            self.switched = True
             self._commit(ready)
             if told == "done":
                 self._systemctl("daemon-reload")
-            self._keep(made, number, keep)
             if plan.enable is not None:
                 self._systemctl("enable" if plan.enable else "disable", "--no-reload", unit)
             if link_start:
                 self._systemctl("enable", "--no-reload", render.LINK_UNIT)
                 self._systemctl("restart", render.LINK_UNIT)
-        except (OSError, ReleaseError):
+            if plan.start or plan.restart:
+                started = True
+                self._start(made.name)
+        except (OSError, ReleaseError) as exc:
             self._discard(ready)
-            if plan.restart:
-                self.run(("systemctl", "start", "--no-block", unit), 30.0)
-            raise
-        if plan.start or plan.restart:
-            # Starts are counted; those of a deployment are not the service's own.
-            self.run(("systemctl", "reset-failed", unit), 30.0)
-            self._systemctl("start", "--no-block", unit)
+            raise ReleaseError("%s; %s" % (exc, self._put_back(made, before, plan, link_on, link_start, started, number))) from None
+        self.switched = False
+        self._discard(before)
+        # What served until now is the last to be forgotten, whatever its number: a deployment that fails later goes back to it.
+        here = release.number_of(plan.old)
+        numbers = sorted((found for found in self._numbers(made.name) if found != number), key=lambda found: (found == here, found))
+        for old in numbers[: max(0, len(numbers) - keep)]:
+            shutil.rmtree(self.path(self._folder(made.name, old)), ignore_errors=True)
         if state == "started":
             shutil.rmtree(self.path(STAGED + "/" + made.name), ignore_errors=True)
+
+    def _made_ready(self, made: Wanted, changes: Sequence[Item], old: Mapping[str, Any], number: int) -> Tuple[Ready, Ready]:
+        """All that a switch writes, and what stands in its places now, prepared while the service still runs: afterwards the disk may be full."""
+        ready: Ready = []
+        before: Ready = []
+        folder = self._folder(made.name, number)
+        try:
+            self._make_folders(RELEASES, folder)
+            ready = self._prepare(changes)
+            ready += self._prepare(self._differences(self._records(made, old, number, ready)))
+            before = self._prepare([Item(item.path, self.text(item.path), self.mode(item.path) or item.mode, item.secret) for _temporary, item in ready])
+            for temporary, item in before:
+                if temporary:
+                    # A secrets file is told from the next by its time.
+                    shutil.copystat(self.path(item.path), temporary)
+        except (OSError, ReleaseError) as exc:
+            self._discard(ready + before)
+            self._forget_empty(folder)
+            raise exc if isinstance(exc, ReleaseError) else ReleaseError("%s; nothing was switched" % exc) from None
+        return ready, before
+
+    def _put_back(self, made: Wanted, before: Ready, plan: _Steps, link_on: bool, link_start: bool, started: bool, number: int) -> str:
+        """After a switch that failed: files, systemd and service as they were, as far as can be. Gives what became of it, for the message.
+
+        Args:
+            before: what stood in the places of the files. started: the new service may have been started.
+        """
+        unit = made.name + ".service"
+        link_ran = plan.link.get("ActiveState") == "active"
+        troubles: List[str] = []
+        restored: List[str] = []
+
+        def step(act: Callable[..., None], *given: Any) -> None:
+            try:
+                act(*given)
+            except (OSError, ReleaseError) as exc:
+                troubles.append(str(exc))
+
+        def end_new() -> None:
+            if _up(self._states(made.name)[0]):
+                self._stop(made.name, self._stop_limit(made.name))
+
+        def restore(temporary: str, item: Item) -> None:
+            if self._differs(item):
+                self._commit([(temporary, item)])
+                restored.append(item.path)
+
+        # While their units are still there.
+        if started:
+            step(end_new)
+        if link_start and not link_ran:
+            step(self._systemctl, "disable", "--now", "--no-reload", render.LINK_UNIT)
+        if plan.enable:
+            step(self._systemctl, "disable", "--no-reload", unit)
+        for one in before if self.switched else []:
+            step(restore, *one)
+        self._discard(before)
+        self._forget_empty(self._folder(made.name, number))
+        # What still runs may have GPUs that a reload takes from it.
+        if not plan.held and any(path.startswith((release.UNITS, release.QUADLETS)) for path in restored):
+            step(self._systemctl, "daemon-reload")
+        if plan.enable is False:
+            step(self._systemctl, "enable", "--no-reload", unit)
+        if link_ran and (link_start or not link_on):
+            step(self._systemctl, "enable", "--no-reload", render.LINK_UNIT)
+            step(self._systemctl, "restart", render.LINK_UNIT)
+        ran = plan.restart or plan.stop
+        if ran:
+            step(self._start, made.name)
+        self.switched = bool(troubles)
+        if troubles:
+            return "not all could be put back as it was: %s" % "; ".join(troubles[:3])
+        return "the files are as they were, and the service was started again" if ran else "all is as it was before"
 
     def _startable(self, made: Wanted) -> None:
         """Refuse a start that cannot work before anything is switched, and note the image's id."""
@@ -323,23 +425,18 @@ class Node:
             return here
         return max([here] + self._numbers(made.name)) + 1
 
-    def _keep(self, made: Wanted, number: int, keep: int) -> None:
-        """Write the record, and a copy of the release for a rollback; forget all but `keep` earlier ones."""
-        record = dict(made.record, number=number, start=release.start_key(made.items, self._stamp(made)),
-                      deployed=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    def _records(self, made: Wanted, old: Mapping[str, Any], number: int, ready: Ready) -> List[Item]:
+        """A copy of the release for a rollback, and its record at the very last; `ready` is what else is switched."""
+        start = release.start_key(made.items, self._stamp(made, ready))
+        record = dict(made.record, number=number, start=start, deployed=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        if release.same(old, record) and (old.get("number"), old.get("start")) == (number, start):
+            record = dict(old)
         folder = self._folder(made.name, number)
-        os.makedirs(self.path(folder), mode=0o700, exist_ok=True)
-        os.chmod(self.path(RELEASES), 0o700)
         copies = [Item("%s/%s" % (folder, _base(item.path)), item.text, 0o600) for item in made.items if item.path in made.record["files"]]
         # A copy that was rolled back to keeps its own record: it is the same release.
         kept = {key: value for key, value in record.items() if key != "rolled_back_from"}
-        copies.append(Item(folder + "/release.json", json.dumps(kept, indent=2, sort_keys=True) + "\n", 0o600))
-        self._commit(self._prepare(copies))
-        self._commit(self._prepare([Item(made.record_path, text, 0o644)]))
-        numbers = [found for found in self._numbers(made.name) if found != number]
-        for old in numbers[: max(0, len(numbers) - keep)]:
-            shutil.rmtree(self.path(self._folder(made.name, old)), ignore_errors=True)
+        return copies + [Item(path, json.dumps(said, indent=2, sort_keys=True) + "\n", mode) for path, said, mode in (
+            (folder + "/release.json", kept, 0o600), (made.record_path, record, 0o644))]
 
     # -- systemd ---------------------------------------------------------------------------------------------
     def _states(self, name: str) -> Tuple[Dict[str, str], Dict[str, str]]:
@@ -356,6 +453,11 @@ class Node:
         code, out, err = self.run(("systemctl",) + words, limit)
         if code:
             raise ReleaseError("systemctl %s: %s" % (" ".join(words), " ".join((err or out).split())[:300] or "exit status %d" % code))
+
+    def _start(self, name: str) -> None:
+        # Starts are counted; those of a deployment are not the service's own.
+        self.run(("systemctl", "reset-failed", name + ".service"), 30.0)
+        self._systemctl("start", "--no-block", name + ".service")
 
     def _stop(self, name: str, limit: float) -> None:
         self._systemctl("stop", name + ".service", limit=limit)
@@ -403,24 +505,25 @@ class Node:
         return stat.S_ISLNK(status.st_mode) or stat.S_IMODE(status.st_mode) != item.mode or (
             os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0))
 
-    def _stamp(self, made: Wanted) -> str:
-        """Tells one secrets file from the next, and nothing of what is in it."""
+    def _stamp(self, made: Wanted, ready: Sequence[Tuple[str, Item]] = ()) -> str:
+        """Tells one secrets file from the next, and nothing of what is in it; the one of `ready` when it is about to take its place."""
         secret = next((item for item in made.items if item.secret), None)
         path = secret.path if secret else "%s/%ssecrets.env" % (render.SETTINGS, "" if made.name == "vllm" else "router-")
+        new = next((temporary for temporary, item in ready if item.secret), "")
         try:
-            return str(os.lstat(self.path(path)).st_mtime_ns)
+            return str(os.lstat(new or self.path(path)).st_mtime_ns)
         except OSError:
             return "none"
 
-    def _prepare(self, items: Sequence[Item]) -> List[Tuple[str, Item]]:
+    def _prepare(self, items: Sequence[Item]) -> Ready:
         """Write each text beside its place, to the disk; nothing is switched yet."""
-        ready: List[Tuple[str, Item]] = []
+        ready: Ready = []
         try:
             for item in items:
                 path = self.path(item.path)
                 temporary = ""
                 if item.text is not None:
-                    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+                    _make_folder(os.path.dirname(path))
                     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".inferops-")
                     ready.append((temporary, item))
                     with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
@@ -437,7 +540,7 @@ class Node:
             raise ReleaseError("%s cannot be written: %s; nothing was switched" % (item.path, exc.strerror)) from None
         return ready
 
-    def _commit(self, ready: Sequence[Tuple[str, Item]]) -> None:
+    def _commit(self, ready: Ready) -> None:
         """Put what was prepared in its place, each file in one step."""
         for temporary, item in ready:
             if temporary:
@@ -451,28 +554,60 @@ class Node:
             self.run(["restorecon"] + [item.path for _temporary, item in ready if item.text is not None], 30.0)
 
     @staticmethod
-    def _discard(ready: Sequence[Tuple[str, Item]]) -> None:
+    def _discard(ready: Ready) -> None:
         for temporary, _item in ready:
             try:
                 os.unlink(temporary)
             except OSError:
                 pass
 
+    def _make_folders(self, top: str, folder: str) -> None:
+        """Make `top` and `folder` in it, which are for root alone."""
+        try:
+            _make_folder(self.path(release.STATE))
+            _make_folder(self.path(folder), 0o700)
+            os.chmod(self.path(top), 0o700)
+        except OSError as exc:
+            raise ReleaseError("%s cannot be made: %s; nothing was switched" % (folder, exc.strerror)) from None
+
+    def _forget_empty(self, folder: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path(folder))
+
     def _folder(self, name: str, number: int) -> str:
         return "%s/%s%d" % (RELEASES, "" if name == "vllm" else name + "-", number)
 
     def _numbers(self, name: str) -> List[int]:
-        """Numbers of the releases that are kept, oldest first."""
+        """Numbers of the releases that are kept, oldest first; a folder without a record was begun and never became one."""
         prefix = "" if name == "vllm" else name + "-"
         try:
             found = os.listdir(self.path(RELEASES))
         except OSError:
             return []
-        return sorted(int(text[len(prefix):]) for text in found if text.startswith(prefix) and text[len(prefix):].isdigit() and len(text) < 30)
+        numbers = [int(text[len(prefix):]) for text in found if text.startswith(prefix) and text[len(prefix):].isdigit() and len(text) < 30]
+        return sorted(number for number in numbers if os.path.exists(self.path(self._folder(name, number) + "/release.json")))
 
 
 def _base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
+
+
+def _record_path(name: str) -> str:
+    return "%s/%srelease.json" % (render.SETTINGS, "" if name == "vllm" else "router-")
+
+
+def _up(service: Mapping[str, str]) -> bool:
+    """The service runs, or a start of it waits in systemd's queue for what it needs."""
+    return service.get("ActiveState", "") not in ("", "inactive", "failed") or service.get("Job", "") not in ("", "0")
+
+
+def _make_folder(path: str, mode: int = 0o755) -> None:
+    """Make a folder and those that lead to it. What is made gets `mode` whatever the umask is; what is there keeps its own."""
+    if os.path.isdir(path):
+        return
+    _make_folder(os.path.dirname(path), mode)
+    os.mkdir(path)
+    os.chmod(path, mode)
 
 
 class _Steps(NamedTuple):

@@ -241,6 +241,17 @@ def parse_record(text: Optional[str]) -> Dict[str, Any]:
     return found
 
 
+def joined(link: Optional[str]) -> Tuple[str, List[str]]:
+    """The plan that all ranks of an engine run together, and their hosts, from link.json; both empty for an engine on one node. Never raises."""
+    try:
+        found = json.loads(link or "{}")
+    except (ValueError, RecursionError):
+        found = {}
+    found = found if isinstance(found, dict) else {}
+    names = found.get("names")
+    return str(found.get("plan") or ""), [str(name) for name in names] if isinstance(names, list) else []
+
+
 def number_of(found: Mapping[str, Any]) -> int:
     """Number of a recorded release, 0 when it has none."""
     number = found.get("number")

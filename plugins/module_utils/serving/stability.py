@@ -47,10 +47,10 @@ def transports(interconnect: str, readings: Mapping[str, Optional[Mapping[str, A
         good, wrong = TRANSPORTS[interconnect]
         wanted = "RDMA" if interconnect == "rdma" else "NVLink"
         if any(seen.get(word) for word in wrong):
-            over_tcp = any("socket" in word for word in wrong if seen.get(word))
-            found.append(finding("stability.transport", "fail", text, wanted, where=name,
-                                 why="ranks talk over TCP, which is many times slower" if over_tcp else "ranks talk over another transport than the planned one",
-                                 fix="run inferops.vllm.preflight --tags rdma,gpudirect and look at NCCL_IB_HCA" if over_tcp else ""))
+            why, fix = "ranks talk over another transport than the planned one", ""
+            if any("socket" in word for word in wrong if seen.get(word)):
+                why, fix = "ranks talk over TCP, which is many times slower", "run inferops.vllm.preflight --tags rdma,gpudirect and look at NCCL_IB_HCA"
+            found.append(finding("stability.transport", "fail", text, wanted, why, fix, name))
         elif not any(seen.get(word) for word in good):
             found.append(finding("stability.transport", "fail", text, wanted, where=name, why="the planned transport is not among those used"))
         elif interconnect == "rdma" and not seen.get("nccl_gdrdma") and not seen.get("ucx_rdma"):

@@ -88,3 +88,56 @@ def test_pools_ask_for_each_other() -> None:
 ])
 def test_a_second_name_of_a_machine_has_a_service_of_its_own(groups, service):
     assert prepare.service_by_groups(groups) == service
+
+
+# -- the release that all ranks of an engine go back to --------------------------------------------------------------
+def kept(*releases: tuple, peers: str = "ab", rolled_back: bool = False) -> list[dict[str, Any]]:
+    """Releases of one host from (number, plan), the current one first; those without a plan have no peers."""
+    return [{"number": number, "plan": plan, "peers": list(peers) if plan else [], "rolled_back": rolled_back and not at, "trouble": ""}
+            for at, (number, plan) in enumerate(releases)]
+
+
+def back(node: str, **hosts: list) -> int:
+    return int(prepare.going_back(node, "vllm", hosts)["number"])
+
+
+@pytest.mark.parametrize("first, second, numbers", [
+    # Sound: one release back, also once more after a rollback, and whatever the numbers are.
+    (kept((3, "P3"), (2, "P2"), (1, "P1")), kept((3, "P3"), (2, "P2"), (1, "P1")), (2, 2)),
+    (kept((2, "P2"), (1, "P1"), rolled_back=True), kept((2, "P2"), (1, "P1"), rolled_back=True), (1, 1)),
+    (kept((3, "P3"), (2, "P2")), kept((7, "P3"), (5, "P2")), (2, 5)),
+    # An earlier rollback reached one rank only: the other follows, the first stays.
+    (kept((2, "P2"), (1, "P1"), rolled_back=True), kept((3, "P3"), (2, "P2"), (1, "P1")), (2, 2)),
+    (kept((3, "P3"), (2, "P2"), (1, "P1")), kept((2, "P2"), (1, "P1"), rolled_back=True), (2, 2)),
+    # The same where the releases differ by secrets alone, so that all run one plan.
+    (kept((2, "P"), (1, "P"), rolled_back=True), kept((3, "P"), (2, "P"), (1, "P")), (2, 2)),
+    # An earlier plan was deployed anew: to where the rollback led, not to where it came from.
+    (kept((3, "P1"), (2, "P2"), (1, "P1")), kept((2, "P2"), (1, "P1"), rolled_back=True), (2, 2)),
+    # A deployment reached one rank only.
+    (kept((4, "P4"), (3, "P3")), kept((3, "P3"), (2, "P2")), (3, 3)),
+    # The rank that went back is an engine of its own again, with nothing before it.
+    (kept((1, ""), rolled_back=True), kept((2, "P2"), (1, "")), (1, 1)),
+    # From replicas to the engine that was there before them.
+    (kept((2, ""), (1, "P1")), kept((2, ""), (1, "P1")), (1, 1)),
+])
+def test_ranks_go_back_together(first: list, second: list, numbers: tuple) -> None:
+    assert (back("a", a=first, b=second), back("b", a=first, b=second)) == numbers
+
+
+def test_engines_of_their_own_go_back_by_themselves() -> None:
+    assert back("a", a=kept((5, ""), (4, "")), b=kept((2, ""))) == 4
+    assert back("a", a=kept((5, ""), (4, ""), (3, ""), rolled_back=True), b=kept((2, ""))) == 4
+
+
+@pytest.mark.parametrize("hosts, text", [
+    ({"a": kept((1, ""))}, "a: no earlier release of vllm is kept"),
+    ({"a": kept((2, "P2"), (1, "P1")), "b": kept((2, "P2"))}, "b: no earlier release of vllm is kept"),
+    ({"a": kept((3, "P3"), (2, "P2")), "b": kept((3, "P3"), (1, "P1"))}, "a would go back to release 2 and b to release 1, which do not run together"),
+    ({"a": kept((3, "P3"), (2, "P2")), "b": kept((4, "P4"), (1, "P1"))}, "a, b do not run the same, and no release that all of them could go back to"),
+    ({"a": kept((2, ""), (1, "P1"))}, "--limit leaves out b"),
+    ({"a": [kept((2, ""))[0], dict(kept((1, ""))[0], trouble="the image x is not on this node")]},
+     "a cannot go back to release 1: the image x is not on this node; deploy"),
+])
+def test_ranks_that_cannot_go_back_together_are_refused(hosts: dict, text: str) -> None:
+    with pytest.raises(Refused, match=text):
+        back("a", **hosts)

@@ -24,7 +24,10 @@ OTHER = "registry.example/vllm@sha256:" + "b" * 64
 
 
 class Fake:
-    """systemctl and docker. `said` is what was asked for, in order."""
+    """systemctl and docker.
+
+    `said` is what was asked for, in order; `refuse` is how refused commands begin, where vllm.service holds `only`; `jobs` wait in the queue.
+    """
 
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
@@ -33,7 +36,8 @@ class Fake:
         self.loaded: Dict[str, str] = {}
         self.images = {IMAGE: "sha256:" + "1" * 64, OTHER: "sha256:" + "2" * 64}
         self.said: List[str] = []
-        self.refuse = ""
+        self.refuse = self.only = ""
+        self.jobs: Dict[str, str] = {}
 
     def file(self, unit: str) -> str:
         path = self.root / "etc/systemd/system" / unit
@@ -50,12 +54,13 @@ class Fake:
             blocks = []
             for unit in units:
                 text = self.file(unit)
-                blocks.append("Id=%s\nLoadState=%s\nActiveState=%s\nSubState=x\nUnitFileState=%s\nNeedDaemonReload=%s" % (
+                blocks.append("Id=%s\nLoadState=%s\nActiveState=%s\nSubState=x\nUnitFileState=%s\nNeedDaemonReload=%s%s" % (
                     unit, "loaded" if text else "not-found", self.active.get(unit, "inactive"), "enabled" if self.enabled.get(unit) else "disabled",
-                    "yes" if unit in self.loaded and self.loaded[unit] != text else "no"))
+                    "yes" if unit in self.loaded and self.loaded[unit] != text else "no",
+                    "\nJob=" + self.jobs[unit] if unit in self.jobs else ""))
             return 0, "\n\n".join(blocks) + "\n", ""
         self.said.append(" ".join([verb] + units))
-        if self.refuse and self.said[-1].startswith(self.refuse):
+        if self.refuse and self.said[-1].startswith(self.refuse) and self.only in self.file("vllm.service"):
             return 1, "", "Failed: refused"
         for unit in units:
             if verb in ("start", "restart"):
@@ -64,6 +69,7 @@ class Fake:
                 self.started(unit)
             elif verb == "stop" or (verb == "disable" and "--now" in argv):
                 self.active[unit] = "inactive"
+                self.jobs.pop(unit, None)
                 shutil.rmtree(self.root / "run" / unit.split(".")[0], ignore_errors=True)
             if verb in ("enable", "disable"):
                 self.enabled[unit] = verb == "enable"
@@ -223,6 +229,115 @@ def test_a_reload_that_fails_starts_the_service_again(fake: Fake) -> None:
     assert answer.restart and "daemon-reload" in fake.asked()
 
 
+@pytest.mark.parametrize("refuse", ["start vllm.service", "daemon-reload"])
+def test_a_switch_that_fails_puts_back_what_was_there(fake: Fake, refuse: str) -> None:
+    deploy(fake, entry(), secrets={"VLLM_API_KEY": "k1"})
+    before, _said = tree(fake), fake.asked()
+    fake.refuse, fake.only = refuse, "--max-num-seqs 3"
+    node = here(fake)
+    with pytest.raises(ReleaseError, match="Failed: refused; the files are as they were, and the service was started again"):
+        node.deploy(entry(overrides={"max-num-seqs": 3}), {"VLLM_API_KEY": "k2"}, {}, "started")
+    assert not node.switched and fake.asked()[-2:] == ["reset-failed vllm.service", "start vllm.service"]
+    assert fake.active["vllm.service"] == "active" and fake.loaded["vllm.service"] == fake.file("vllm.service")
+    after = tree(fake)
+    started = str(fake.root / "run/vllm/started.json")
+    assert after.pop(started)[0] == before.pop(started)[0] and after == before
+    assert not (fake.root / "var/lib/inferops-vllm/releases/2").exists()
+    # The old secrets count as those that the service was started with.
+    assert deploy(fake, entry(), secrets={"VLLM_API_KEY": "k1"}).changed is False
+    fake.refuse = ""
+    assert deploy(fake, entry(overrides={"max-num-seqs": 3}), secrets={"VLLM_API_KEY": "k2"}).number == 2
+
+
+def test_a_first_deployment_that_fails_leaves_nothing(fake: Fake) -> None:
+    fake.refuse = "start vllm.service"
+    with pytest.raises(ReleaseError, match="Failed: refused; all is as it was before"):
+        deploy(fake, entry(2, "n2"))
+    assert tree(fake) == {} and not any(fake.enabled.values()) and fake.active.get("vllm-link.service") == "inactive"
+    assert os.listdir(fake.root / "var/lib/inferops-vllm/releases") == []
+    fake.refuse = ""
+    assert deploy(fake, entry(2, "n2")).number == 1 and fake.active["vllm.service"] == fake.active["vllm-link.service"] == "active"
+
+
+@pytest.mark.parametrize("first, second", [(1, 2), (2, 1)])
+def test_the_link_agent_is_put_back_too(fake: Fake, first: int, second: int) -> None:
+    at = {1: entry(overrides={"max-num-seqs": 3}), 2: entry(2, "n2")}
+    deploy(fake, at[first])
+    before = {path: said for path, said in tree(fake).items() if "/run/" not in path}
+    active, enabled = {unit: state for unit, state in fake.active.items() if state == "active"}, dict(fake.enabled)
+    fake.refuse, fake.only = "start vllm.service", "--max-num-seqs 3" if second == 1 else "--node-rank 1"
+    with pytest.raises(ReleaseError, match="started again"):
+        deploy(fake, at[second])
+    assert {path: said for path, said in tree(fake).items() if "/run/" not in path} == before
+    assert {unit: state for unit, state in fake.active.items() if state == "active"} == active
+    assert {unit for unit, on in fake.enabled.items() if on} == {unit for unit, on in enabled.items() if on}
+
+
+def test_what_could_not_be_put_back_is_said(fake: Fake) -> None:
+    deploy(fake, entry())
+    fake.refuse = "start vllm.service"
+    node = here(fake)
+    with pytest.raises(ReleaseError, match=r"not all could be put back as it was: systemctl start --no-block vllm\.service: Failed: refused"):
+        node.deploy(entry(overrides={"max-num-seqs": 3}), {}, {}, "started")
+    assert node.switched
+    fake.refuse = ""
+    # Where a deployment then goes back to what served: nothing is left to write, and it starts.
+    answer = here(fake).roll_back("vllm", 1)
+    assert (answer.changed, answer.files, answer.number) == (True, [], 1) and "rolled_back_from" not in answer.record
+    assert fake.active["vllm.service"] == "active" and here(fake).roll_back("vllm", 1).changed is False
+
+
+def test_a_stop_that_fails_reloads_nothing(fake: Fake) -> None:
+    """The container may still run, with GPUs that a reload takes from it."""
+    deploy(fake, entry())
+    before, _said = tree(fake), fake.asked()
+    fake.refuse = "stop vllm.service"
+    with pytest.raises(ReleaseError, match="refused; the files are as they were"):
+        deploy(fake, entry(overrides={"max-num-seqs": 3}))
+    said = fake.asked()
+    assert "daemon-reload" not in said and said[-1] == "start vllm.service"
+    started = str(fake.root / "run/vllm/started.json")
+    assert {path: told for path, told in tree(fake).items() if path != started} == {path: told for path, told in before.items() if path != started}
+
+
+def test_a_full_var_is_met_before_anything_is_stopped(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(fake, entry())
+    before, _said = tree(fake), fake.asked()
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        if "/releases/" in os.readlink("/proc/self/fd/%d" % handle):
+            raise OSError(28, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(module.os, "fsync", full)
+    node = here(fake)
+    with pytest.raises(ReleaseError, match=r"releases/2/.* cannot be written: No space left on device; nothing was switched"):
+        node.deploy(entry(overrides={"max-num-seqs": 3}), {}, {}, "started")
+    assert tree(fake) == before and fake.asked() == [] and not node.switched
+    assert os.listdir(fake.root / "var/lib/inferops-vllm/releases") == ["1"]
+
+
+@pytest.mark.parametrize("died_at", ["stop", "daemon-reload", "enable", "start"])
+def test_a_killed_switch_is_ended_by_the_next_deployment(fake: Fake, died_at: str) -> None:
+    class Killed(BaseException):
+        pass
+
+    def dies(argv: Sequence[str], limit: float) -> module.Ran:
+        if died_at in argv:
+            raise Killed
+        return fake(argv, limit)
+
+    deploy(fake, entry(), enabled=died_at != "enable")
+    with pytest.raises(Killed):
+        Node(dies, str(fake.root), False, ("#!agent\n", "")).deploy(entry(overrides={"max-num-seqs": 3}), {}, {}, "started")
+    fake.asked()
+    answer = deploy(fake, entry(overrides={"max-num-seqs": 3}))
+    assert answer.number == 2 and fake.asked()[-1] == "start vllm.service" and fake.loaded["vllm.service"] == fake.file("vllm.service")
+    assert fake.enabled["vllm.service"] and deploy(fake, entry(overrides={"max-num-seqs": 3})).changed is False
+    assert here(fake).roll_back("vllm").number == 1
+
+
 def test_a_start_between_two_writes_is_noticed(fake: Fake) -> None:
     deploy(fake, entry())
     (fake.root / "run/vllm/started.json").write_text("{}")
@@ -252,6 +367,18 @@ def test_stop_needs_no_entry_and_a_service_that_is_not_there_is_stopped(fake: Fa
     assert here(fake, True).stop("vllm").changed and fake.asked() == []
     assert here(fake).stop("vllm").changed and fake.asked()[0] == "stop vllm.service"
     assert here(fake).stop("vllm").changed is False
+
+
+def test_a_start_that_waits_in_the_queue_is_stopped_and_not_begun_again(fake: Fake) -> None:
+    deploy(fake, entry())
+    here(fake).stop("vllm")
+    fake.asked()
+    fake.jobs["vllm.service"] = "812"
+    assert deploy(fake, entry()).changed is False and fake.asked() == []
+    assert here(fake, True).stop("vllm").changed and here(fake).stop("vllm").changed and fake.asked()[0] == "stop vllm.service"
+    assert here(fake).stop("vllm").changed is False and fake.asked() == []
+    fake.jobs["vllm.service"] = "813"
+    assert deploy(fake, entry(overrides={"max-num-seqs": 3})).restart and fake.asked()[0] == "stop vllm.service"
 
 
 def test_staged_switches_nothing_and_says_what_would_restart(fake: Fake) -> None:
@@ -288,6 +415,32 @@ def test_rollback_goes_back_step_by_step_and_forward_by_a_deployment(fake: Fake)
     same = deploy(fake, entry(overrides={"max-num-seqs": 5}), secrets={"VLLM_API_KEY": "k5"})
     assert (same.changed, same.number) == (False, 5)
     assert deploy(fake, entry(overrides={"max-num-seqs": 9}), secrets={"VLLM_API_KEY": "k5"}).number == 6
+
+
+def test_what_served_is_not_forgotten_for_releases_that_were_rolled_back(fake: Fake) -> None:
+    for number in range(1, 6):
+        deploy(fake, entry(overrides={"max-num-seqs": number}))
+    for _time in range(3):
+        here(fake).roll_back("vllm")
+    assert deploy(fake, entry(overrides={"max-num-seqs": 9})).number == 6
+    assert [found["number"] for found in here(fake).releases("vllm")] == [6, 5, 4, 2] and here(fake).roll_back("vllm", 2).number == 2
+
+
+def test_releases_tell_what_a_rollback_may_lead_to(fake: Fake) -> None:
+    assert here(fake).releases("vllm") == []
+    deploy(fake, entry())
+    deploy(fake, entry(2, "n2"))
+    deploy(fake, entry(2, "n2", OTHER))
+    (fake.root / "var/lib/inferops-vllm/releases/9").mkdir()
+    third, second, first = here(fake).releases("vllm")
+    assert first == {"number": 1, "plan": "", "peers": [], "rolled_back": False, "trouble": ""}
+    assert (third["number"], second["number"], second["peers"]) == (3, 2, ["n1", "n2"]) and second["plan"] and third["plan"] not in ("", second["plan"])
+    here(fake).roll_back("vllm")
+    assert [(found["number"], found["rolled_back"], found["plan"]) for found in here(fake).releases("vllm")] == [(2, True, second["plan"]), (1, False, "")]
+    del fake.images[IMAGE]
+    assert all("is not on this node" in found["trouble"] for found in here(fake).releases("vllm"))
+    (fake.root / "var/lib/inferops-vllm/releases/1/service.env").write_text("X=1\n")
+    assert "damaged" in here(fake).releases("vllm")[1]["trouble"]
 
 
 def test_a_router_beside_a_rank_is_rolled_back_and_stopped_alone(fake: Fake) -> None:
@@ -409,6 +562,22 @@ def test_a_virtual_environment_that_is_not_there_is_refused(fake: Fake) -> None:
     assert deploy(fake, entry(runtime="venv", image="")).changed
     assert json.loads(text(fake, "/etc/vllm/release.json"))["venv"]["path"] == "/opt/vllm"
     assert deploy(fake, entry(runtime="venv", image="")).changed is False
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_a_service_user_can_enter_the_folders_whatever_the_umask(fake: Fake, umask: int) -> None:
+    closed = fake.root / "usr"
+    closed.mkdir(0o750)
+    os.chmod(closed, 0o750)
+    before = os.umask(umask)
+    try:
+        deploy(fake, entry(2, "n2"))
+    finally:
+        os.umask(before)
+    modes = {name: stat.S_IMODE(os.stat(fake.root / name).st_mode) for name in (
+        "etc/vllm", "etc/systemd/system", "usr", "usr/local/libexec", "var/lib/inferops-vllm", "var/lib/inferops-vllm/releases")}
+    assert modes == {"etc/vllm": 0o755, "etc/systemd/system": 0o755, "usr": 0o750, "usr/local/libexec": 0o755, "var/lib/inferops-vllm": 0o755,
+                     "var/lib/inferops-vllm/releases": 0o700}
 
 
 def test_one_file_is_written_as_told(fake: Fake) -> None:

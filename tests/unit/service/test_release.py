@@ -184,3 +184,15 @@ def test_a_virtual_environment_says_what_it_is(tmp_path: Any) -> None:
 def test_any_text_has_a_commit_or_none(version: str, source: str, built: str) -> None:
     found = venv.commit(version, source, built)
     assert found is None or 7 <= len(found) <= 40
+
+
+def test_what_ranks_run_together() -> None:
+    assert release.joined('{"plan": "5d0c", "names": ["n1", "n2"]}') == ("5d0c", ["n1", "n2"])
+    assert release.joined(None) == release.joined("") == release.joined("nonsense") == release.joined("[]") == release.joined('{"names": 3}') == ("", [])
+
+
+def test_the_record_of_a_start_is_copied_by_root_where_the_service_has_a_user_of_its_own() -> None:
+    """/etc/vllm may be closed to others, and a service without that copy would be restarted at every deployment."""
+    copied = "/usr/bin/install --mode=0644 /etc/vllm/release.json /run/vllm/started.json"
+    assert "ExecStartPre=-+" + copied in render.unit("n1", entry(runtime="venv")).splitlines()
+    assert "ExecStartPre=-" + copied in render.unit("n1", entry()).splitlines()
