@@ -82,7 +82,11 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
 from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import runner
 from ansible_collections.inferops.vllm.plugins.module_utils.remedies import netdev
+
+LIMIT = 30
+"""Seconds that one call of `ip` may take; a network driver that is stuck holds it for ever."""
 
 
 def main() -> None:
@@ -100,8 +104,11 @@ def main() -> None:
     p = module.params
     ip = module.get_bin_path("ip", required=True)
     facts = gather(LiveReader(10.0), Options(subset=("rdma",)))
-    _rc, out, _err = module.run_command([ip, "-json", "address", "show"])
-    now = netdev.parse(out)
+    run = runner({})
+    ran = run([ip, "-json", "address", "show"], LIMIT)
+    if ran.rc:
+        module.fail_json(msg="ip -json address show: %s" % " ".join(ran.err.split())[:200])
+    now = netdev.parse(ran.out)
     all_names = netdev.rdma_interfaces(facts)
     names = p["name"] if p["name"] is not None else netdev.rdma_interfaces(facts, down=p["state"] == "up")
     if p["state"] == "present" and p["mtu"] is None:
@@ -111,15 +118,16 @@ def main() -> None:
         module.fail_json(msg="%s is no interface of an RDMA port of this node, or it carries SSH or the default route" % strange[0])
     kept = load(netdev.KEPT)
     try:
+        addresses = {name: netdev.canonical(name, address) for name, address in p["addresses"].items()}
         if p["state"] == "restored":
             lines = netdev.undo(kept, now, p["what"])
         else:
             up = {"up": True, "down": False}.get(p["state"])
-            lines = netdev.changes(now, names, up, p["mtu"] if p["state"] == "present" else None, p["addresses"] if p["state"] == "present" else {})
+            lines = netdev.changes(now, names, up, p["mtu"] if p["state"] == "present" else None, addresses if p["state"] == "present" else {})
     except netdev.NetdevError as exc:
         module.fail_json(msg=str(exc))
     before = read(netdev.UNIT)
-    after = wanted_unit(p, names, before)
+    after = wanted_unit(p, addresses, names, before)
     linked = os.path.lexists(netdev.WANTED)
     changed = bool(lines) or after != before or linked != bool(after)
     result = {
@@ -133,9 +141,9 @@ def main() -> None:
         if p["state"] == "present":
             write(netdev.KEPT, json.dumps(netdev.remember(kept, now, lines)), 0o600)
         for line in lines:
-            rc, _out, err = module.run_command([ip] + line)
-            if rc:
-                module.fail_json(msg="ip %s: %s" % (" ".join(line), " ".join(err.split())[:200]), **result)
+            ran = run([ip] + line, LIMIT)
+            if ran.rc:
+                module.fail_json(msg="ip %s: %s" % (" ".join(line), " ".join(ran.err.split())[:200]), **result)
         if p["state"] == "restored" and kept:
             write(netdev.KEPT, json.dumps(netdev.forgotten(kept, p["what"])), 0o600)
         if after and after != before:
@@ -152,12 +160,12 @@ def main() -> None:
     module.exit_json(**result)
 
 
-def wanted_unit(p, names, before):
+def wanted_unit(p, addresses, names, before):
     """Text of the unit, empty when it has nothing to do at boot."""
     lines = netdev.lines_of(before)
     if p["state"] == "present":
         new = [["link", "set", "dev", name, "mtu", str(p["mtu"])] for name in names if p["mtu"] is not None]
-        new += [["address", "replace", address, "dev", name] for name, address in p["addresses"].items()]
+        new += [["address", "replace", address, "dev", name] for name, address in addresses.items()]
         lines = netdev.merged(lines, new)
     elif p["state"] == "restored":
         lines = [line for line in lines if (line[0] == "address") != (p["what"] == "addresses")]

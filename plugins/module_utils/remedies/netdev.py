@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}\Z")
 
 
 class Interface(NamedTuple):
-    """One interface: `up` administratively, `mtu`, `addresses` with prefix length (``10.0.0.1/24``)."""
+    """One interface: `up` administratively, `mtu`, `addresses` in the form of :func:`canonical`."""
 
     name: str
     up: bool
@@ -43,11 +43,33 @@ def parse(text: str) -> Dict[str, Interface]:
             continue
         flags = item.get("flags")
         mtu = item.get("mtu")
-        addresses = ["%s/%s" % (a.get("local"), a.get("prefixlen")) for a in item.get("addr_info") or [] if isinstance(a, dict) and a.get("local")] \
+        addresses = [_plain("%s/%s" % (a.get("local"), a.get("prefixlen"))) for a in item.get("addr_info") or [] if isinstance(a, dict) and a.get("local")] \
             if isinstance(item.get("addr_info"), list) else []
         made[item["ifname"]] = Interface(
             item["ifname"], isinstance(flags, list) and "UP" in flags, mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else 0, addresses)
     return made
+
+
+def canonical(name: str, address: Any) -> str:
+    """The one way of writing the address of the interface `name`: ``FD00::1/64`` is ``fd00::1/64``, ``10.0.0.1/255.255.255.0`` is ``10.0.0.1/24``.
+
+    Raises:
+        NetdevError: it is no address with prefix length.
+    """
+    try:
+        if "/" in str(address):
+            return str(ipaddress.ip_interface(str(address)))
+    except ValueError:
+        pass
+    raise NetdevError("addresses: %r of %s is no address with prefix length, such as 10.0.0.1/24" % (address, name))
+
+
+def _plain(address: str) -> str:
+    """What a machine or an earlier version wrote, in the form of :func:`canonical` where it is an address."""
+    try:
+        return canonical("", address)
+    except NetdevError:
+        return address
 
 
 def rdma_interfaces(facts: Mapping[str, Any], down: bool = False) -> List[str]:
@@ -94,12 +116,9 @@ def changes(now: Mapping[str, Interface], names: Sequence[str], up: Optional[boo
         if up is not None and now[name].up != up:
             made.append(["link", "set", "dev", name, "up" if up else "down"])
     for name, wanted in addresses.items():
-        try:
-            ipaddress.ip_interface(wanted)
-        except ValueError:
-            raise NetdevError("addresses: %r of %s is no address with prefix length" % (wanted, name)) from None
-        if wanted not in now[name].addresses:
-            made.append(["address", "replace", wanted, "dev", name])
+        address = canonical(name, wanted)
+        if address not in now[name].addresses:
+            made.append(["address", "replace", address, "dev", name])
     return made
 
 
@@ -125,7 +144,7 @@ def merged(before: Sequence[Sequence[str]], new: Sequence[Sequence[str]]) -> Lis
 def _about(line: Sequence[str]) -> Any:
     if line[:1] == ["link"]:
         return ("link", line[3], "mtu" if "mtu" in line else "state")
-    return ("address", line[-1], line[2] if len(line) > 2 else "")
+    return ("address", line[-1], _plain(line[2]) if len(line) > 2 else "")
 
 
 def remember(kept: Mapping[str, Any], now: Mapping[str, Interface], lines: Sequence[Sequence[str]]) -> Dict[str, Any]:
@@ -160,5 +179,6 @@ def undo(kept: Mapping[str, Any], now: Mapping[str, Interface], what: str) -> Li
         if what == "mtu" and isinstance(mtu, int) and now[name].mtu != mtu:
             made.append(["link", "set", "dev", name, "mtu", str(mtu)])
         if what == "addresses":
-            made += [["address", "delete", address, "dev", name] for address in entry.get("given") or [] if address in now[name].addresses]
+            given = [_plain(str(address)) for address in entry.get("given") or []]
+            made += [["address", "delete", address, "dev", name] for address in given if address in now[name].addresses]
     return made

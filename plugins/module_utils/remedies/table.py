@@ -244,7 +244,7 @@ def _remedies() -> Tuple[Remedy, ...]:
         Remedy(
             "fabric_packages",
             "Install the fabric software in the driver's own version and start it",
-            (("fabric", "packages"), ("remediation", "fabric_start")),
+            (("fabric", "packages"), ("fabric", "start")),
             "packages of Fabric Manager, nvlsm or IMEX",
             permanent="Fabric software of another version than the driver's serves nobody.",
             needs=_driver,
@@ -597,6 +597,7 @@ _IMEX_CHOICES = (
     Choice(lambda s: s.imex in ("stopped", "degraded", "ok"), "imex_config"),
     Choice(always, person="Look at IMEX by hand (nvidia-imex-ctl -N); its state could not be read."),
 )
+_TUNE = "Tune with vllm_overrides or expand by nodes, and have `ansible-playbook inferops.vllm.plan` do the arithmetic: %s did not fit."
 _REFUSALS = '"Invalid argument" or "Unknown symbol"'
 _PEERMEM_CHOICES = (
     _STUCK,
@@ -779,10 +780,10 @@ CLASSES: Dict[str, Tuple[Choice, ...]] = {
     "configuration": _person("Mend the flag that the message names, then `ansible-playbook inferops.vllm.deploy`."),
     "weights": _person("Have the weights checked and completed: `ansible-playbook inferops.vllm.deploy -e weights_checksums=verify`."),
     "storage": _person("Make room, or mend the permission, at the path that the message names."),
-    "oom_weights": _person("Tune with vllm_overrides or expand by nodes, and have `ansible-playbook inferops.vllm.plan` do the arithmetic: the weights did not fit."),
-    "oom_kv_sizing": _person("Tune with vllm_overrides or expand by nodes, and have `ansible-playbook inferops.vllm.plan` do the arithmetic: the cache did not fit."),
-    "oom_warmup": _person("Tune with vllm_overrides or expand by nodes, and have `ansible-playbook inferops.vllm.plan` do the arithmetic: warm-up or graph capture did not fit."),
-    "oom_runtime": _person("Tune with vllm_overrides or expand by nodes, and have `ansible-playbook inferops.vllm.plan` do the arithmetic: requests did not fit."),
+    "oom_weights": _person(_TUNE % "the weights"),
+    "oom_kv_sizing": _person(_TUNE % "the cache"),
+    "oom_warmup": _person(_TUNE % "warm-up or graph capture"),
+    "oom_runtime": _person(_TUNE % "requests"),
     "oom_host": _person("Give the host more free memory: the kernel killed a process for it."),
     "cuda_crash": _person("Reproduce with CUDA_LAUNCH_BLOCKING=1: the stack that is shown is not the place of the fault."),
     "engine_bug": _person("Read the report that the diagnosis names, and use an image that has the fix."),

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,6 +211,8 @@ def test_the_second_identical_failure_goes_to_a_person() -> None:
         ("gpu.idle", State(holders="foreign"), "not_allowed", "holders_kill"),
         ("gpu.idle", State(holders="foreign", allow=("kill",)), "remedy", "holders_kill"),
         ("gpu.idle", State(holders="orphans", deployed=True), "remedy", "engine_clear"),
+        ("fabric.imex", State(fabric="nvl72", imex="absent", allow=("driver",)), "remedy", "fabric_packages"),
+        ("drift.imex_config", State(fabric="nvl72", imex="other_version", allow=("driver",)), "remedy", "fabric_packages"),
         ("fabric.state", State(fabric="nvl72"), "person", ""),
         ("fabric.state", State(fabric="hgx5"), "remedy", "fabric_restart"),
         ("container.gpu_visible", State(deployed=True), "remedy", "container_recreate"),
@@ -240,3 +243,32 @@ def test_every_step_is_a_file_of_a_role() -> None:
     roles = Path(__file__).resolve().parents[3] / "roles"
     steps = {step for row in REMEDIES.values() for step in (*row.steps, row.undo) if step[0]}
     assert not {step for step in steps if not (roles / step[0] / "tasks" / (step[1] + ".yml")).exists()}
+
+
+def test_packages_that_bring_imex_do_not_start_fabric_manager() -> None:
+    """What runs then is told by the node's fabric, as what is installed is."""
+    assert REMEDIES["fabric_packages"].steps == (("fabric", "packages"), ("fabric", "start"))
+    assert REMEDIES["fabric_start"].steps == (("remediation", "fabric_start"),)
+
+
+def tasks_in(found: object) -> list[dict]:
+    """Tasks of a file, those in blocks included."""
+    made = []
+    for task in found if isinstance(found, list) else []:
+        made += [task] + [inner for word in ("block", "rescue", "always") for inner in tasks_in(task.get(word))]
+    return made
+
+
+def test_no_role_reloads_systemd() -> None:
+    """A reload takes the GPUs from running containers; `systemctl enable` reloads unless it goes past systemd."""
+    seen = 0
+    for path in sorted((Path(__file__).resolve().parents[3] / "roles").glob("*/*/*.yml")):
+        for task in tasks_in(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            words = task.get("ansible.builtin.systemd_service") or {}
+            assert "daemon_reload" not in words, path
+            assert "daemon_reexec" not in words or "rdma_facts.gpu.unknown.holders is not defined" in task["when"], path
+            if "enabled" in words:
+                seen += 1
+                # What is told to start or stop needs systemd, so it is a task of its own.
+                assert task["environment"] == {"SYSTEMD_OFFLINE": "1"} and "state" not in words, path
+    assert seen > 5
