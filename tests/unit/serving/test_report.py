@@ -211,6 +211,26 @@ def test_alert_rules_are_valid_for_promtool() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("series", "values", "fires"), [
+    ('process_start_time_seconds{job="vllm",instance="a"}', "1 1 60 60 120 120", True),
+    ('process_start_time_seconds{job="vllm",instance="a"}', "1 1 1 60 60 60", False),
+    ('vllm:prompt_tokens_total{job="vllm",instance="a",engine="0"}', "5 90 3 80 2 70", True),
+    ('vllm:prompt_tokens_total{job="vllm",instance="a",engine="0"}', "5 90 3 80 82 83", False)])
+def test_two_restarts_within_an_hour_are_told_of(tmp_path: Path, series: str, values: str, fires: bool) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    wanted = [{"exp_labels": {"job": "vllm", "instance": "a", "severity": "warning"},
+               "exp_annotations": {"summary": "a was started 2 times within an hour",
+                                   "description": "A restart loop, if it goes on. Run inferops.vllm.diagnose."}}] if fires else []
+    case = {"rule_files": [str(RULES)], "tests": [{
+        "interval": "1m", "input_series": [{"series": series, "values": values}],
+        "alert_rule_test": [{"eval_time": "5m", "alertname": "VllmRestarted", "exp_alerts": wanted}]}]}
+    (tmp_path / "case.yml").write_text(yaml.safe_dump(case), encoding="utf-8")
+    done = subprocess.run([tool, "test", "rules", str(tmp_path / "case.yml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_rules_and_dashboard_ask_for_metrics_that_are_known() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
     panels = json.loads(BOARD.read_text(encoding="utf-8"))["panels"]
