@@ -99,6 +99,8 @@ def test_a_stop_lets_a_request_end_and_the_worker_waits(nodes: dict[str, Any]) -
 def server(nodes: dict[str, Any]) -> Iterator[Any]:
     """Callable ``server(status)``: the unit of node1 with a program that ends with `status` after a second, and no pauses."""
     host = nodes["node1"]
+    # It asks for no generation, so the agent would end it when it looks within that second.
+    host.check_output("systemctl stop vllm-link")
 
     def make(status: int) -> dict[str, str]:
         lines = ["[Service]", "ExecStartPre=", "ExecStart=", f"ExecStart=/usr/bin/python3 -c 'import time; time.sleep(1); raise SystemExit({status})'",
@@ -111,7 +113,7 @@ def server(nodes: dict[str, Any]) -> Iterator[Any]:
         return dict(line.split("=", 1) for line in text.splitlines())
 
     yield make
-    host.check_output("systemctl stop vllm; rm -f %s; systemctl daemon-reload; systemctl reset-failed vllm", DROPIN)
+    host.check_output("systemctl stop vllm; rm -f %s; systemctl daemon-reload; systemctl reset-failed vllm; systemctl start vllm-link", DROPIN)
 
 
 def test_an_argument_that_is_refused_is_not_tried_again(server: Any) -> None:
