@@ -11,6 +11,7 @@ short_description: Configure Docker or Podman, and NVIDIA's toolkit for it
 version_added: 0.2.0
 description:
   - Names the packages that are missing, and configures what is installed. The role C(container_runtime) installs in between.
+  - Refuses missing packages while a container has GPUs open, since their installation reloads systemd, which takes the GPUs from it.
   - Puts what is needed into Docker's C(daemon.json); every key that is there keeps its value. A file that Docker refuses is taken back.
   - Docker is reloaded, which touches no container. Where only a restart will do, it is restarted if no container runs or
     O(restart_allowed) is set; else RV(restart) says what waits for it.

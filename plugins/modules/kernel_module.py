@@ -11,6 +11,7 @@ short_description: Load kernel modules now and at boot, and say why one refuses
 version_added: 0.2.0
 description:
   - Loads or unloads kernel modules and has them loaded, or kept out, at every boot.
+  - Does not keep nvidia_peermem out while an environment file in C(/etc/vllm) sets C(NCCL_DMABUF_ENABLE=0), which needs it.
   - When the kernel refuses, the module says what its words mean (C(Invalid argument), C(Unknown symbol), C(disagrees about version),
     C(Key was rejected), not found, in use) and what to do, with the lines of the kernel log that belong to it.
 options:

@@ -12,7 +12,8 @@ version_added: 0.2.0
 description:
   - Writes one file of our own in C(/etc/modprobe.d). A parameter that another file sets to the same value is left to that file, so that
     each stands once. A parameter that another file sets to another value is refused, and the file is named.
-  - Writes the initial RAM file system anew when the file changed, since modules load from it at boot.
+  - Writes the initial RAM file system anew when the file changed, since modules load from it at boot. Where that fails, the file is put
+    back as it was, so that the next run does both again.
 options:
   path:
     description: Our file.
@@ -85,6 +86,17 @@ from ansible_collections.inferops.vllm.plugins.module_utils.packages.system impo
 REBUILD = (("update-initramfs", "-u"), ("dracut", "--force"))
 
 
+def put(module, path, text):
+    """Write the file, or remove it for None."""
+    if text is None:
+        os.unlink(path)
+        return
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    module.atomic_move(temporary, path)
+
+
 def main() -> None:
     """Parse arguments, compare with the other files, write ours."""
     module = AnsibleModule(
@@ -105,29 +117,24 @@ def main() -> None:
     except ValueError as exc:
         module.fail_json(msg="options: %s" % exc)
     files = ["%s/%s" % (folder, name) for folder in conf.MODPROBE_FOLDERS for name in names(folder) if name.endswith(".conf")]
-    rendered = conf.render(options, params["block"], {one: read(one) or "" for one in files if one != path})
+    before = read(path)
+    rendered = conf.render(options, params["block"], {one: read(one) or "" for one in files if one != path}, before or "")
     if rendered.conflicts:
         module.fail_json(msg="a parameter must stand once: %s; take it out there, or ask for that value" % "; ".join(rendered.conflicts),
                          conflicts=rendered.conflicts)
-    before = read(path)
     changed = before != rendered.text
     programs = [(module.get_bin_path(argv[0], opt_dirs=["/usr/sbin", "/sbin"]), argv) for argv in REBUILD]
     rebuild = next(([program, *argv[1:]] for program, argv in programs if program), []) if changed and params["initramfs"] else []
     if changed and not module.check_mode:
         try:
-            if rendered.text is None:
-                os.unlink(path)
-            else:
-                temporary = "%s.%d.tmp" % (path, os.getpid())
-                with open(temporary, "w", encoding="utf-8") as stream:
-                    stream.write(rendered.text)
-                module.atomic_move(temporary, path)
+            put(module, path, rendered.text)
+            ran = runner({})(rebuild, 900) if rebuild else None
+            if ran and ran.rc:
+                # Left in place, the next run would find nothing to do, and modules would load without it at boot.
+                put(module, path, before)
+                module.fail_json(msg="%s failed, so %s was put back as it was: %s" % (rebuild[0], path, ran.text[-300:]))
         except OSError as exc:
             module.fail_json(msg="%s: %s" % (exc.filename or path, exc.strerror or exc))
-        if rebuild:
-            ran = runner({})(rebuild, 900)
-            if ran.rc:
-                module.fail_json(msg="%s was written, but %s failed: %s" % (path, rebuild[0], ran.text[-300:]))
     module.exit_json(
         changed=changed, elsewhere=rendered.elsewhere, initramfs=" ".join(rebuild),
         diff={"before_header": path, "after_header": path, "before": before or "", "after": rendered.text or ""})

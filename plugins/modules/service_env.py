@@ -12,6 +12,7 @@ version_added: 0.2.0
 description:
   - Writes variables as C(NAME=value) lines, sorted, owned by root and readable for its group alone, in one step.
   - Refuses what is a secret by its name. Secrets are the affair of M(inferops.vllm.service_release).
+  - Refuses C(NCCL_DMABUF_ENABLE=0) where nvidia_peermem is not loaded, since GPU memory is reached through it alone then.
 options:
   env:
     description: Variables and their values. V(true) and V(false) become C(1) and C(0).
@@ -61,6 +62,8 @@ path:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.inferops.vllm.plugins.module_utils.kernel.module import fallback_refused
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import names
 from ansible_collections.inferops.vllm.plugins.module_utils.plan import render
 from ansible_collections.inferops.vllm.plugins.module_utils.service import node, release
 
@@ -77,7 +80,11 @@ def main() -> None:
     )
     params = module.params
     try:
-        text = render.environment_text(release.environment(params["env"]), params["reader"] == "systemd")
+        env = release.environment(params["env"])
+        refused = fallback_refused(env, names("/sys/module"))
+        if refused:
+            raise release.ReleaseError(refused)
+        text = render.environment_text(env, params["reader"] == "systemd")
         item = release.Item(params["path"], text, 0o640)
         changed, diff = node.Node(check=module.check_mode).write(item)
     except release.ReleaseError as exc:

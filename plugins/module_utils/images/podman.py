@@ -23,6 +23,8 @@ from .reference import Reference
 RUN = "/run/inferops-vllm"
 SECONDS = 60.0
 PULL_SECONDS = 14400.0
+END_SECONDS = 10.0
+"""For a program that was told to end, before it is killed."""
 _PREFIX = "auth-"
 
 
@@ -153,7 +155,11 @@ class Podman(Engine):
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGTERM)
-                    process.wait()
+                    try:
+                        process.wait(timeout=END_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        os.killpg(process.pid, signal.SIGKILL)
+                        process.wait(timeout=END_SECONDS)
             said.seek(0)
             text = plain(said.read(1 << 16).decode("utf-8", "replace"))
             out.seek(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -112,7 +113,7 @@ class Registry:
                 self._token = self._log_in(challenge)
                 return self._get(repository, path, again=False)
             raise RegistryProblem("status %d: %s" % (exc.code, exc.read(300).decode("utf-8", "replace"))) from exc
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, http.client.HTTPException) as exc:
             raise RegistryProblem(str(getattr(exc, "reason", "") or exc)) from exc
 
     def _log_in(self, challenge: str) -> str:
@@ -129,7 +130,7 @@ class Registry:
                 found = _document(answer.read(_LIMIT))
         except urllib.error.HTTPError as exc:
             raise RegistryProblem("status %d at the login" % exc.code) from exc
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, http.client.HTTPException) as exc:
             raise RegistryProblem(str(getattr(exc, "reason", "") or exc)) from exc
         return str(found.get("token") or found.get("access_token") or "")
 

@@ -78,17 +78,20 @@ class Rendered(NamedTuple):
     elsewhere: List[str]
 
 
-def render(options: Mapping[str, Mapping[str, str]], block: Sequence[str], others: Mapping[str, str]) -> Rendered:
+def render(options: Mapping[str, Mapping[str, str]], block: Sequence[str], others: Mapping[str, str], own: str = "") -> Rendered:
     """Our modprobe.d file.
 
     A parameter that another file sets alike is left to that file, so that each stands once. One that is set otherwise is a conflict.
+    What ours says already stays: the driver's packages, which come after it, bring a file that keeps nouveau out, too.
 
     Args:
         options: module → parameter → value.
         block: modules to keep from loading.
         others: path → text of the other files.
+        own: text of our file as it is.
     """
     conflicts, elsewhere, lines = [], [], []
+    mine = {(one.module, one.parameter, one.value) for one in settings(own, "")}
     told = [one for path, text in sorted(others.items()) for one in settings(text, path)]
     for module, parameters in sorted(options.items()):
         kept = []
@@ -98,7 +101,7 @@ def render(options: Mapping[str, Mapping[str, str]], block: Sequence[str], other
             conflicts += ["%s sets %s.%s=%s" % (one.where, module, parameter, one.value) for one in different]
             if same and not different:
                 elsewhere.append("%s sets %s.%s" % (same[0].where, module, parameter))
-            elif not same:
+            if not same or (module, parameter, value) in mine:
                 kept.append("%s=%s" % (parameter, value))
         if kept:
             lines.append("options %s %s" % (module, " ".join(kept)))
@@ -106,6 +109,6 @@ def render(options: Mapping[str, Mapping[str, str]], block: Sequence[str], other
         holders = [path for path, text in sorted(others.items()) if name in blocked(text)]
         if holders:
             elsewhere.append("%s blocks %s" % (holders[0], name))
-        else:
+        if not holders or name in blocked(own):
             lines += ["blacklist %s" % name] + (["options nouveau modeset=0"] if name == "nouveau" else ["install %s /bin/false" % name])
     return Rendered(HEADER + "".join(line + "\n" for line in lines) if lines else None, conflicts, elsewhere)

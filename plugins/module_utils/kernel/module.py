@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..node.gpudirect import parse_modinfo, why_not
 from ..packages.model import Ran, Run
@@ -13,6 +14,10 @@ from .explain import Reason, loading, plain, telling, unloading
 
 LIMIT = 120
 PEER_SYMBOL = "ib_register_peer_memory_client"
+FALLBACK = "NCCL_DMABUF_ENABLE"
+"""With 0, GPU memory is reached through nvidia_peermem alone."""
+SETTINGS = "/etc/vllm"
+"""Where the environment files of services are."""
 OWN_LOAD = "/etc/modules-load.d/inferops-vllm-%s.conf"
 OWN_BLOCK = "/etc/modprobe.d/inferops-vllm-%s.conf"
 
@@ -49,6 +54,20 @@ def loaded_by(node: Node, name: str) -> List[str]:
 def blocked_by(node: Node, name: str) -> List[str]:
     """Files that keep the module from loading."""
     return _files(node, MODPROBE_FOLDERS, lambda text: plain(name) in blocked(text))
+
+
+def fallback_refused(env: Mapping[str, str], modules: Sequence[str]) -> str:
+    """Why the environment of a service must not be written, empty when it may; `modules` are those that are loaded."""
+    if env.get(FALLBACK, "").strip() != "0" or "nvidia_peermem" in modules:
+        return ""
+    return "%s=0 is not allowed: nvidia_peermem, through which alone GPU memory is reached then, is not loaded on this node; load it (role rdma)" % FALLBACK
+
+
+def _needed(node: Node) -> List[str]:
+    """Environment files of services that reach GPU memory through nvidia_peermem alone."""
+    wanted = re.compile(r"(?m)^%s=[\"']?\s*0\s*[\"']?\s*$" % FALLBACK)
+    paths = ["%s/%s" % (SETTINGS, name) for name in node.names(SETTINGS) if name.endswith(".env")]
+    return [path for path in paths if wanted.search(node.read(path) or "")]
 
 
 def _files(node: Node, folders: Sequence[str], wanted: Callable[[str], bool], more: Sequence[str] = ()) -> List[str]:
@@ -98,6 +117,10 @@ def absent(node: Node, name: str, block: bool, check: bool) -> Outcome:
     before = (["%s loaded" % module] if there else []) + ["%s loads %s" % (path, module) for path in files] + [
         "%s blocks %s" % (path, module) for path in stops]
     foreign = [path for path in files if path != own]
+    needed = _needed(node) if block and module == "nvidia_peermem" else []
+    if needed:
+        return Outcome(False, Reason("needed", "%s sets %s=0, which needs nvidia_peermem" % (", ".join(needed), FALLBACK),
+                                     "deploy the service without it first, or leave rdma_peermem at auto", []), there, before, before)
     if foreign and not block:
         return Outcome(False, Reason("persisted", "%s loads %s at every boot" % (", ".join(foreign), module), "take it out of there", []),
                        there, before, before)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
+from ..kernel.holders import foreign, holders
 from ..node.text import table, version
 from ..packages.data import FAMILIES, family
 from ..packages.model import Ran, Run
@@ -42,10 +43,11 @@ class Wanted(NamedTuple):
 
 
 class System(NamedTuple):
-    """The node: commands, and a root for its files (tests have another)."""
+    """The node: commands, a root for its files (tests have another), and who has the GPUs open."""
 
     run: Run
     root: str = ""
+    holders: Callable[[], List[Dict[str, Any]]] = holders
 
     def read(self, path: str) -> str:
         """Text of a file, empty when there is none."""
@@ -161,6 +163,10 @@ class _Run:
             row = PACKAGES[os_family]
             names = sorted({name for way in row.docker for name in way} | set(row.podman) | set(TOOLKIT_PACKAGES))
             packages = missing(wanted, toolkit, os_family, installed(system, FAMILIES[os_family].manager, names))
+        users = foreign([one for one in system.holders() if one.get("container")]) if packages else []
+        if users:
+            raise RuntimeProblem("%s would be installed, and packages reload systemd, which takes the GPUs from %s; stop them first" % (
+                ", ".join(packages), ", ".join(users[:6])))
         restart = ""
         if not packages or self.dry:
             if wanted.engine == "docker":
@@ -187,8 +193,6 @@ class _Run:
             self._start("docker.service")
         info = self._info()
         docker = str(info.get("ServerVersion") or "")
-        if not docker and not self.dry:
-            raise RuntimeProblem("docker is installed, but its daemon does not answer; look into journalctl -u docker")
         swarm = info.get("Swarm")
         merged = daemon.merge(text, docker, toolkit, wanted.log, self._flags(), isinstance(swarm, dict) and swarm.get("LocalNodeState") == "active")
         self.notes += merged.notes
@@ -204,10 +208,13 @@ class _Run:
             return ""
         lacks = daemon.lacking(info, docker, toolkit)
         if self.dry:
-            return self._would_restart(waiting)
+            return self._would_restart(waiting) if docker else ""
         if merged.changed or lacks:
             self._reload(text, merged.changed)
-            lacks = daemon.lacking(self._info(), docker, toolkit)
+            left = daemon.lacking(self._info(), docker, toolkit)
+            if merged.changed or left != lacks:
+                self.steps.append("reloaded docker.service")
+            lacks = left
         waiting = list(dict.fromkeys(waiting + lacks))
         return self._restart(waiting, text, merged.changed) if waiting else ""
 
@@ -215,8 +222,11 @@ class _Run:
         try:
             found = json.loads(self.system.run(["docker", "info", "--format", "{{json .}}"], 60).out or "{}")
         except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            found = {}
+        info = found if isinstance(found, dict) else {}
+        if not info.get("ServerVersion") and not self.dry:
+            raise RuntimeProblem("docker is installed, but its daemon does not answer; look into journalctl -u docker")
+        return info
 
     def _flags(self) -> List[str]:
         pid = self._main_pid()
@@ -242,11 +252,16 @@ class _Run:
         return words
 
     def _containers(self) -> List[str]:
-        return self.system.run(["docker", "ps", "--format", "{{.Names}}"], 60).out.split()
+        ran = self.system.run(["docker", "ps", "--format", "{{.Names}}"], 60)
+        if ran.rc:
+            raise RuntimeProblem("docker has to be restarted, but did not tell which containers run, so it was left alone: %s" % _last(ran))
+        return ran.out.split()
 
     def _start(self, unit: str) -> None:
-        told = table(self.system.run(["systemctl", "show", "--property=ActiveState,UnitFileState", unit], 30).out)
-        for verb, done, missing_state in (("enable", "enabled", told.get("UnitFileState") not in ("enabled", "alias", "static", "indirect")),
+        told = table(self.system.run(["systemctl", "show", "--property=ActiveState", unit], 30).out)
+        # The manager's own UnitFileState is as old as its last reload.
+        at_boot = self.system.run(["systemctl", "is-enabled", unit], 30).out.strip()
+        for verb, done, missing_state in (("enable", "enabled", at_boot not in ("enabled", "alias", "static", "indirect")),
                                           ("start", "started", told.get("ActiveState") != "active")):
             if missing_state:
                 self.steps.append("%s %s" % ("would " + verb if self.dry else done, unit))
@@ -254,7 +269,8 @@ class _Run:
                     self._systemctl(verb, unit)
 
     def _systemctl(self, verb: str, unit: str) -> None:
-        ran = self.system.run(["systemctl", verb, unit], 180)
+        # Enabled past systemd, which would reload: that takes the GPUs from running containers.
+        ran = self.system.run([*(["env", "SYSTEMD_OFFLINE=1"] if verb == "enable" else []), "systemctl", verb, unit], 180)
         if ran.rc:
             raise RuntimeProblem("systemctl %s %s failed: %s" % (verb, unit, _last(ran)))
 
@@ -264,7 +280,6 @@ class _Run:
         if ran.rc:
             self._take_back(before, changed)
             raise RuntimeProblem("docker refused to read %s again, so it was taken back: %s" % (daemon.PATH, _last(ran)))
-        self.steps.append("reloaded docker.service")
         # The signal is taken up after systemctl has returned.
         time.sleep(0.5 if not self.system.root else 0)
 

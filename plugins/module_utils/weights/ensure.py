@@ -154,7 +154,7 @@ class _Run:
         if not folder:
             return Mark("", "", {})
         mark = parse_mark(read_text(os.path.join(folder, MARKER)))
-        return mark if mark.files else parse_mark(read_text(self._own_mark(folder)))
+        return mark if mark.files or mark.revision else parse_mark(read_text(self._own_mark(folder)))
 
     def _own_mark(self, folder: str) -> str:
         return os.path.join(self.state, hashlib.sha256(folder.encode()).hexdigest()[:20] + ".json")
@@ -330,8 +330,22 @@ class _Run:
         if not files:
             raise WeightsProblem("weights_from: %s is empty" % wanted.mirror, "absent")
         there = {name: stamp[0] for name, stamp in look(folder, {}).files.items()}
-        need(sum(files.values()), sum(size for name, size in files.items() if there.get(name) == size), len(files), space(folder), folder)
+        mark = self._mark(folder)
+        # The next revision of a model mostly has files of the same sizes. A link into the mirror is what it should be.
+        old = [] if self._of(mark) else sorted(
+            name for name in files if name in there and not _same(os.path.join(wanted.mirror, name), os.path.join(folder, name)))
+        total = sum(files.values())
+        kept = sum(there[name] for name in old) or sum(size for name, size in files.items() if there.get(name) == size)
+        need(total, min(total, kept), len(files), space(folder), folder)
         os.makedirs(folder, mode=0o755, exist_ok=True)
+        for path in [os.path.join(folder, name) for name in old] + ([self._sums_path(folder)] if old else []):
+            if os.path.lexists(path):
+                os.unlink(path)
+        if old:
+            self.steps.append("took away %d files of revision %s" % (len(old), mark.revision))
+        if wanted.revision:
+            # Also a copy that was killed is known for what it is.
+            self._save(folder, Mark(self._model(), wanted.revision, {}))
         copying.copy(wanted.mirror, files, folder, tell)
         self._finish(folder)
 
@@ -383,6 +397,13 @@ class _Run:
             "bytes": found.bytes if found else 0, "files": len(found.files) if found else 0, "shards": found.shards if found else 0,
             "free_bytes": free, "mount": mount, "device": device, "steps": self.steps, "notes": self.notes, "verified": self.verified,
         }
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def _size(folder: str, name: str) -> int:

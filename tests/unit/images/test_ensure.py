@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ansible_collections.inferops.vllm.plugins.module_utils.images import ensure
+from ansible_collections.inferops.vllm.plugins.module_utils.images import podman as podman_module
+from ansible_collections.inferops.vllm.plugins.module_utils.images.archive import Archive
 from ansible_collections.inferops.vllm.plugins.module_utils.images.docker import Docker
+from ansible_collections.inferops.vllm.plugins.module_utils.images.engine import EngineProblem
 from ansible_collections.inferops.vllm.plugins.module_utils.images.ensure import Paths, Wanted
 from ansible_collections.inferops.vllm.plugins.module_utils.images.podman import Podman
+from ansible_collections.inferops.vllm.plugins.module_utils.images.reference import parse
 from ansible_collections.inferops.vllm.plugins.module_utils.images.registry import Content, Registry, RegistryProblem
 from ansible_collections.inferops.vllm.plugins.module_utils.images.trouble import ImageProblem
 from ansible_collections.inferops.vllm.plugins.module_utils.jobs import quiet
@@ -423,3 +431,30 @@ def test_what_a_killed_run_left_is_swept(podman: fakes.PodmanProgram) -> None:
     (old / "auth.json").write_text("secret")
     podman_run(podman, WANTED)
     assert not old.exists()
+
+
+@pytest.mark.parametrize(("trap", "seconds"), [("", 8.0), ("trap '' TERM; ", 9.0)])
+def test_a_program_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str, seconds: float) -> None:
+    program = tmp_path / "podman"
+    program.write_text("#!/bin/sh\n%swhile :; do sleep 0.2; done\n" % trap)
+    program.chmod(0o755)
+    monkeypatch.setattr(podman_module, "PULL_SECONDS", 0.1)
+    monkeypatch.setattr(podman_module, "END_SECONDS", 0.5)
+    begun = time.monotonic()
+    with pytest.raises(EngineProblem, match="did not end"):
+        Podman(str(program), str(tmp_path / "run")).load(Archive(str(tmp_path / "a.tar"), "", "", ()), quiet)
+    assert time.monotonic() - begun < seconds
+
+
+@pytest.mark.parametrize("answer", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n50\r\n{}"])
+def test_a_registry_that_speaks_no_http_is_no_more_than_silent(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    asked = Registry("registry.invalid", None)
+
+    def opened(*_args: Any, **_words: Any) -> Any:
+        made = http.client.HTTPResponse(SimpleNamespace(makefile=lambda _mode: io.BytesIO(answer)))  # type: ignore[arg-type]
+        made.begin()
+        return made
+
+    monkeypatch.setattr(asked, "_opener", SimpleNamespace(open=opened))
+    with pytest.raises(RegistryProblem):
+        asked.content(parse("registry.invalid/a@" + fakes.DIGEST), "amd64")

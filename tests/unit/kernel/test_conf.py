@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.inferops.vllm.plugins.module_utils.kernel import conf
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.model import Ran
+from ansible_collections.inferops.vllm.plugins.modules import modprobe_options
 
 OTHER = "# a remark\noptions nvidia NVreg_EnableStreamMemOPs=1 \\\n  NVreg_RegistryDwords=\"PeerMappingOverride=1;\"\nblacklist nouveau\n"
 
@@ -18,6 +22,16 @@ def test_a_parameter_stands_once() -> None:
     assert found.text == conf.HEADER + "options nvidia NVreg_CreateImexChannel0=1\n" and found.conflicts == []
     assert found.elsewhere == ["/etc/modprobe.d/a.conf sets nvidia.NVreg_EnableStreamMemOPs", "/etc/modprobe.d/a.conf blocks nouveau"]
     assert conf.render({"nvidia": {"NVreg_EnableStreamMemOPs": "1"}}, [], {"/etc/modprobe.d/a.conf": OTHER}).text is None
+
+
+def test_what_ours_says_stays_when_another_file_comes_to_say_it() -> None:
+    """The first run keeps nouveau out; then the driver's packages bring a file that does so, too."""
+    wanted = ({"nvidia": {"NVreg_EnableStreamMemOPs": "1"}}, ["nouveau"])
+    own = conf.render(*wanted, {}).text
+    assert own and conf.render(*wanted, {"/etc/modprobe.d/nvidia-graphics-drivers.conf": OTHER}, own).text == own
+    # A value that ours has otherwise is not kept beside theirs.
+    older = own.replace("MemOPs=1", "MemOPs=0")
+    assert "MemOPs" not in str(conf.render(*wanted, {"/etc/modprobe.d/a.conf": OTHER}, older).text)
 
 
 def test_another_value_is_a_conflict_that_names_the_file() -> None:
@@ -60,3 +74,45 @@ def test_no_text_raises(text: str) -> None:
     conf.loads(text)
     conf.blocked(text)
     conf.render({"nvidia": {"a": "1"}}, ["nouveau"], {"x": text})
+
+
+class Ended(Exception):
+    """What the module returned."""
+
+
+@pytest.mark.parametrize("before", [None, conf.HEADER + "blacklist nouveau\n"])
+def test_a_file_whose_initramfs_was_not_written_is_put_back(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    path = "/etc/modprobe.d/inferops-vllm-nvidia.conf"
+    files: dict[str, str | None] = {path: before}
+    answers = [Ran(1, "", "cp: error writing: No space left on device"), Ran(0, "")]
+
+    class Module:
+        params = {"path": path, "options": {"nvidia.NVreg_X": "1"}, "block": [], "initramfs": True}
+        check_mode = False
+
+        def get_bin_path(self, name: str, opt_dirs: Any = None) -> str | None:
+            return "/usr/sbin/" + name if name == "update-initramfs" else None
+
+        def exit_json(self, **found: Any) -> None:
+            raise Ended(found)
+
+        def fail_json(self, **found: Any) -> None:
+            raise Ended(dict(found, failed=True))
+
+    monkeypatch.setattr(modprobe_options, "AnsibleModule", lambda **_spec: Module())
+    monkeypatch.setattr(modprobe_options, "read", files.get)
+    monkeypatch.setattr(modprobe_options, "names", lambda _folder: [])
+    monkeypatch.setattr(modprobe_options, "put", lambda _module, where, text: files.update({where: text}))
+    monkeypatch.setattr(modprobe_options, "runner", lambda _environment: lambda argv, _limit: answers.pop(0))
+
+    def run() -> Any:
+        with pytest.raises(Ended) as found:
+            modprobe_options.main()
+        return found.value.args[0]
+
+    failed = run()
+    assert failed["failed"] and "No space left" in failed["msg"] and files[path] == before
+    # The next run does both again, and the one after it nothing.
+    done = run()
+    assert done["changed"] and done["initramfs"] == "/usr/sbin/update-initramfs -u" and "NVreg_X=1" in str(files[path])
+    assert not run()["changed"] and not answers

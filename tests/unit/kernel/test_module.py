@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ansible_collections.inferops.vllm.plugins.module_utils.kernel import module, reload
 from ansible_collections.inferops.vllm.plugins.module_utils.kernel.holders import SERVICES, foreign
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.model import Ran
+from ansible_collections.inferops.vllm.plugins.modules import service_env
 
 PEER = "ib_register_peer_memory_client"
 
@@ -178,6 +180,46 @@ def test_a_module_goes_and_stays_away() -> None:
     done = module.absent(linux.node, "nv_peer_mem", True, False)
     assert done.after == checked.after and not linux.loaded and list(linux.files)[1:] == ["/etc/modprobe.d/inferops-vllm-nv_peer_mem.conf"]
     assert not module.absent(linux.node, "nv_peer_mem", True, False).changed
+
+
+@pytest.mark.parametrize("line", ["NCCL_DMABUF_ENABLE=0", 'NCCL_DMABUF_ENABLE="0"'])
+def test_peermem_stays_while_a_service_needs_it(line: str) -> None:
+    linux = Linux("nvidia_peermem")
+    linux.files["/etc/vllm/service.env"] = "NCCL_DEBUG=INFO\n%s\nVLLM_HOST_IP=10.0.0.1\n" % line
+    files = dict(linux.files)
+    for check in (True, False):
+        failed = module.absent(linux.node, "nvidia_peermem", True, check).failed
+        assert failed and failed.kind == "needed" and "/etc/vllm/service.env sets NCCL_DMABUF_ENABLE=0" in failed.why
+    assert linux.loaded == ["nvidia_peermem"] and linux.files == files
+    linux.files["/etc/vllm/service.env"] = "NCCL_DMABUF_ENABLE=1\n#NCCL_DMABUF_ENABLE=0\n"
+    assert module.absent(linux.node, "nvidia_peermem", True, False).changed and not linux.loaded
+
+
+@pytest.mark.parametrize(("value", "modules", "allowed"), [
+    ("0", ["nvidia_peermem", "nvidia"], True), ("0", ["nvidia", "nv_peer_mem"], False), ("0", [], False), (0, [], False), ("1", [], True), (None, [], True),
+])
+def test_the_environment_of_a_service_needs_peermem_for_the_fallback(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: object, modules: list[str], allowed: bool) -> None:
+    class Ended(Exception):
+        """What the module returned."""
+
+    class Module:
+        params = {"env": {"NCCL_DMABUF_ENABLE": value} if value is not None else {"A": "1"}, "path": str(tmp_path / "service.env"), "reader": "container"}
+        check_mode = _diff = False
+
+        def exit_json(self, **found: Any) -> None:
+            raise Ended(found)
+
+        def fail_json(self, **found: Any) -> None:
+            raise Ended(dict(found, failed=True))
+
+    monkeypatch.setattr(service_env, "AnsibleModule", lambda **_spec: Module())
+    monkeypatch.setattr(service_env, "names", lambda folder: modules if folder == "/sys/module" else [])
+    with pytest.raises(Ended) as ended:
+        service_env.main()
+    found = ended.value.args[0]
+    assert allowed == bool(found.get("changed")) == (tmp_path / "service.env").exists()
+    assert allowed or ("nvidia_peermem" in found["msg"] and "is not loaded on this node" in found["msg"])
 
 
 def test_a_module_in_use_stays_and_its_users_are_named() -> None:

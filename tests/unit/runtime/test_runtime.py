@@ -44,6 +44,7 @@ class Node:
         self.fails: dict[str, int] = {}
         self.refresh, self.refreshed, self.generated = "not-found", "", DRIVER
         self.podman = "5.4.2"
+        self.users: list[dict[str, Any]] = []
         os_id, version = RELEASES[system]
         self.put("/etc/os-release", 'ID="%s"\nVERSION_ID="%s"\n' % (os_id, version))
 
@@ -77,7 +78,14 @@ class Node:
         if words.startswith("docker ps"):
             return Ran(0, self.containers)
         if "ActiveState" in words:
-            return Ran(0, "ActiveState=%s\nUnitFileState=%s\n" % (self.active, self.enabled))
+            # As the manager saw it at its last reload, which never comes.
+            return Ran(0, "ActiveState=%s\nUnitFileState=disabled\n" % self.active)
+        if words.startswith("systemctl is-enabled"):
+            return Ran(0 if self.enabled == "enabled" else 1, self.enabled + "\n")
+        if words.endswith("systemctl enable docker.service"):
+            self.enabled = "enabled"
+        if words == "systemctl start docker.service":
+            self.active = "active"
         if "LoadState" in words:
             return Ran(0, "LoadState=%s\n" % self.refresh)
         if words.startswith("systemctl restart nvidia-cdi-refresh") and self.refreshed:
@@ -87,7 +95,7 @@ class Node:
         return Ran(0, self.podman if argv[0] == "podman" else "MainPID=0\n")
 
     def run(self, dry: bool = False, install: bool = True, **words: Any) -> dict[str, Any]:
-        return ensure.run(Wanted(**{"log": LOG, **words}), System(self.answer, str(self.root)), dry, install)
+        return ensure.run(Wanted(**{"log": LOG, **words}), System(self.answer, str(self.root), lambda: self.users), dry, install)
 
     def called(self, start: str) -> bool:
         return any(words.startswith(start) for words in self.calls)
@@ -116,6 +124,20 @@ def test_packages_by_distribution(tmp_path: Path, system: str, docker: list[str]
     assert data.PACKAGES[system].source and FAMILIES[system]
     pinned = node.run(gpus="nvidia", toolkit_version="1.18.0")["packages"][-1]
     assert pinned == "libnvidia-container1%s1.18.0-1" % ("-" if FAMILIES[system].manager == "dnf" else "=")
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_no_package_is_installed_under_a_container_with_gpus(node: Node, dry: bool) -> None:
+    node.gpu()
+    node.put("/etc/cdi/nvidia.yaml", spec(DRIVER))
+    node.users = [{"pid": 7, "comm": "VLLM::Worker", "container": "4f0c1d2e3a4b", "unit": "vllm.service"}]
+    # Nothing to install: nothing reloads systemd.
+    assert node.run(dry=dry)["packages"] == []
+    with pytest.raises(RuntimeProblem, match=r"libnvidia-container1=1\.19\.0-1 would be installed.*takes the GPUs from VLLM::Worker.*4f0c1d2e3a4b"):
+        node.run(dry=dry, toolkit_version="1.19.0")
+    # The driver's own services, and a process outside of containers, lose nothing by a reload.
+    node.users = [{"pid": 3, "comm": "nvidia-persistenced", "unit": "nvidia-persistenced.service"}, {"pid": 8, "comm": "python3"}]
+    assert len(node.run(dry=dry, toolkit_version="1.19.0")["packages"]) == 4
 
 
 def test_every_distribution_of_the_driver_is_known() -> None:
@@ -237,6 +259,21 @@ def test_what_a_reload_did_not_bring_asks_for_a_restart(node: Node) -> None:
     node.info["Runtimes"] = {"runc": {}}
     node.containers = "vllm"
     assert "runtimes.nvidia" in node.run()["restart"]
+    # It waits for the restart from now on, and no run after it changes anything.
+    again = node.run()
+    assert "runtimes.nvidia" in again["restart"] and not again["changed"]
+
+
+def test_docker_is_not_restarted_when_its_containers_could_not_be_read(node: Node) -> None:
+    node.containers = "vllm"
+    for dry in (True, False):
+        node.fails["docker ps"] = 1
+        with pytest.raises(RuntimeProblem, match="did not tell which containers run"):
+            node.run(dry=dry)
+    assert not node.called("systemctl restart")
+    # What was written waits for the restart, and comes with the next run.
+    node.containers = ""
+    assert node.run()["steps"] == ["restarted docker.service for log-opts.max-file, log-opts.max-size"]
 
 
 def test_a_file_that_docker_refuses_is_taken_back(node: Node) -> None:
@@ -253,10 +290,20 @@ def test_a_file_that_docker_refuses_is_taken_back(node: Node) -> None:
 
 def test_a_daemon_that_is_stopped_is_started_and_one_that_is_dead_is_said(node: Node) -> None:
     node.active, node.enabled = "inactive", "disabled"
+    node.containers, answers = "vllm", dict(node.info)
+    assert node.run(dry=True)["steps"][:2] == ["would enable docker.service", "would start docker.service"]
     assert node.run()["steps"][:2] == ["enabled docker.service", "started docker.service"]
+    # Past systemd: a reload would take the GPUs from running containers.
+    assert node.called("env SYSTEMD_OFFLINE=1 systemctl enable") and not node.called("systemctl enable")
+    assert not node.run()["changed"]
+    node.active = "inactive"
+    node.info, node.fails = {}, {"docker ps": 1}
+    assert node.run(dry=True)["steps"] == ["would start docker.service"]
+    node.info, node.fails = answers, {}
     node.info = {}
     with pytest.raises(RuntimeProblem, match="does not answer"):
         node.run()
+    node.active = "inactive"
     node.fails["systemctl start"] = 1
     with pytest.raises(RuntimeProblem, match=r"systemctl start docker\.service failed"):
         node.run()

@@ -231,6 +231,51 @@ def test_a_mirror_is_copied_and_a_half_copy_goes_on(run: Callable[..., dict[str,
     assert not [path for path in (tmp_path / "home").rglob("*") if "incomplete" in path.name or "lock" in path.name]
 
 
+def test_files_of_another_revision_do_not_count_as_copied(
+        run: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two revisions of a model have shards of the same sizes; a folder of the one never passes for the other, also after a kill."""
+    mirrors = {COMMIT: model(tmp_path / "a"), "b" * 40: model(tmp_path / "b")}
+    for name in NAMES:
+        whole = (mirrors[COMMIT] / name).read_bytes()
+        (mirrors["b" * 40] / name).write_bytes(whole[:-5] + b"other")
+    folder = tmp_path / "w"
+
+    def copied(revision: str) -> bool:
+        return all((folder / name).read_bytes() == (mirrors[revision] / name).read_bytes() for name in NAMES)
+
+    def go(revision: str) -> dict[str, Any]:
+        return run(model=str(folder), revision=revision, mirror=str(mirrors[revision]), checksums="write")
+
+    assert go(COMMIT)["revision"] == COMMIT and copied(COMMIT)
+    made = go("b" * 40)
+    assert made["revision"] == "b" * 40 and copied("b" * 40) and "took away 6 files of revision %s" % COMMIT in made["steps"][0]
+    # The sums are those of the new files, too.
+    assert run(model=str(folder), checksums="verify")["verified"] == 6
+    assert not go("b" * 40)["changed"]
+
+    # A mirror that is the folder itself is never taken away.
+    assert run(model=str(folder), revision="c" * 40, mirror=str(folder))["present"] and copied("b" * 40)
+    made = go("b" * 40)
+
+    # Killed in the middle of the way back: what was copied goes on, and is no part of the other revision.
+    replace = os.replace
+
+    def killed(source: str, target: str) -> None:
+        if str(target).endswith(NAMES[1]):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    for after in (COMMIT, "b" * 40):
+        monkeypatch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(COMMIT)
+        monkeypatch.setattr(os, "replace", replace)
+        inode = (folder / NAMES[0]).stat().st_ino
+        assert go(after)["revision"] == after and copied(after)
+        assert after != COMMIT or (folder / NAMES[0]).stat().st_ino == inode
+        go("b" * 40)
+
+
 def test_a_copy_under_an_id_needs_the_commit(run: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     assert kind_of(run, model="o/n", mirror=str(model(tmp_path / "m")))[0] == "revision"
     assert kind_of(run, model="o/n", mirror=str(tmp_path / "m"), revision="main")[0] == "revision"
