@@ -1,7 +1,7 @@
 # Copyright (c) inferops.vllm contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Freeze a node and bring the archive to the controller, also when the node's disk is full."""
+"""Freeze a node and bring the archive to the controller, also when nothing can be written on the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from hashlib import sha256
 from typing import Any, Dict, Optional, Tuple
 
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.utils.hashing import secure_hash
@@ -28,7 +28,8 @@ STREAMED_MIB = 24
 PACKAGES = ("node", "evidence")
 """Packages of module_utils that freezing a node needs."""
 _ROW = re.compile(r"^\S.*?\s+\d+\s+\d+\s+(-?\d+)\s+\d+%\s+(/.*)$")
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|errno: 28|write error|Read-only file system", re.IGNORECASE)
+_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|errno: 28|write error|Read-only file system|Failed to create temporary directory", re.IGNORECASE)
 
 
 class ActionModule(ActionBase):
@@ -63,9 +64,8 @@ class ActionModule(ActionBase):
         if not full:
             try:
                 found = self._frozen(args, variables)
-            except AnsibleConnectionFailure:
-                raise
             except AnsibleError as exc:
+                # A lost connection as well, but Ansible calls it so, too, when the node has no inode left or a file system that is read-only now.
                 if not _FULL.search(str(exc)):
                     raise
                 found = {"failed": True, "msg": str(exc)}
@@ -151,7 +151,7 @@ class ActionModule(ActionBase):
             return streamed.parse(str(answer.get("stdout", "")))
         except ValueError as exc:
             why = " ".join(str(answer.get("stderr", "")).split())[-300:]
-            raise AnsibleActionFail("the disk of the node is full, and streaming failed: %s %s" % (exc, why)) from None
+            raise AnsibleActionFail("nothing can be written on the node, and streaming failed: %s %s" % (exc, why)) from None
 
     def _fetched(self, remote: str, digest: str, folder: str, node: str, suffix: str) -> str:
         """Bring the archive here, whole, under a name that is free."""

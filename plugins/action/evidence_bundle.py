@@ -133,7 +133,7 @@ def _lines(folder: str, nodes: Mapping[str, Any], unreachable: Mapping[str, str]
         count = (node.get("redactions") or {}).get("count")
         parts += ["%d secrets masked" % count] if count else []
         parts += ["%d cut" % len(node["cut"])] if node.get("cut") else []
-        parts += ["streamed, its disk is full"] if node.get("streamed") else []
+        parts += ["streamed, its disk is full or cannot be written"] if node.get("streamed") else []
         lines.append(("  %s: %s" % (plain(name), ", ".join(parts)), "green"))
     lines.extend(("  %s: not frozen: %s" % (plain(name), plain(why)), "red") for name, why in failed.items())
     lines.extend(("  %s: did not answer: %s" % (plain(name), plain(why)), "bright red") for name, why in unreachable.items())

@@ -169,7 +169,7 @@ skew:
   returned: success, not in check mode
   type: float
 streamed:
-  description: Whether the archive was streamed to the controller, because the node's disk is full.
+  description: Whether the archive was streamed to the controller, because the node's disk is full or cannot be written.
   returned: success, not in check mode
   type: bool
 """

@@ -57,6 +57,14 @@ def test_machine_and_recorded_node_are_frozen_and_an_absent_one_is_named(playboo
     assert after.rc == 0 and after.statuses("b300-01")["driver.branch"] == before.statuses("b300-01")["driver.branch"] == "pass"
 
 
+def test_a_node_on_which_nothing_can_be_written_is_streamed(playbook: Playbook, inventory: Any, tmp_path: pathlib.Path) -> None:
+    """Inodes used up or a file system that became read-only: df shows room, and no temporary folder can be made."""
+    hosts = inventory({"sealed": {"ansible_remote_tmp": "/proc/nothing"}})
+    run = playbook("inferops.vllm.evidence", hosts, "-e", "evidence_dir=%s" % (tmp_path / "ev"), *FAST)
+    assert run.rc == 0 and lines(run.text, "sealed: ") and "streamed" in run.text, run.text
+    assert (bundle_of(tmp_path / "ev") / "sealed.tar.gz").is_file()
+
+
 def test_a_second_call_makes_a_second_bundle(playbook: Playbook, inventory: Any, tmp_path: pathlib.Path) -> None:
     hosts = inventory({"b300-01": Spec(name="b300-01", hardware="b300")})
     for _call in range(2):

@@ -19,6 +19,7 @@ MAX_LISTED = 500
 MIN_KNOWN = 6
 """Characters that a known value must have: a shorter one would mask words of the log."""
 
+_VARIABLE = r"[A-Z][A-Z0-9_]{0,60}(?:API_?KEY|TOKEN|SECRET|SECRET_KEY|ACCESS_KEY|PASSW(?:OR)?D|PASSPHRASE|_PAT)[ \t]{1,16}"
 # (words of which one must be in the text in lower case, pattern, replacement)
 _MORE: Tuple[Tuple[Tuple[str, ...], Pattern[str], str], ...] = (
     # Shapes of Stripe, Vault, npm, Python package index, SendGrid, age, Docker swarm, DigitalOcean, Azure DevOps, Slack webhooks.
@@ -37,12 +38,30 @@ _MORE: Tuple[Tuple[Tuple[str, ...], Pattern[str], str], ...] = (
     (("name",), re.compile(
         r"(?i)(\\?[\"']?name\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?[A-Z0-9_.-]{0,64}(?:key|token|secret|passw(?:or)?d|credentials?)\\?[\"']?[ \t]{0,8},?"
         r"(?:\s{1,64}|(?:\n|\\n)[^\n]{0,200}?)?\\?[\"']?\bvalue\\?[\"']?\s{0,8}:\s{0,8}\\?[\"']?)(?!<redacted>)[^\s\"'\\,}]+"), r"\1" + MASK),
+    # Personal access tokens by name.
+    (("_pat=", "_pat:", "_pat\"", "_pat'", "_pat\\", "_pat "), re.compile(
+        r"((?:\b[A-Z][A-Z0-9_]{0,60}|\b(?:github|gitlab|gh|gl|azure|docker))_(?:PAT|pat)\\?[\"']?\s{0,8}[=:]\s{0,8}\\?[\"']?)(?!<redacted>)[^\s\"'\\,;}]+"),
+     r"\1" + MASK),
+    # ``ENV NAME value`` of a Dockerfile, and a name with what looks like no word behind it.
+    (("key", "token", "secret", "passw", "_pat "), re.compile(
+        r"(\bENV[ \t]{1,16}%s)(?![=:<])[^\s\"'\\]+" % _VARIABLE), r"\1" + MASK),
+    (("key", "token", "secret", "passw", "_pat "), re.compile(
+        r"((?<![A-Za-z0-9_])%s)(?=[A-Za-z0-9._~+/=-]{0,256}(?:[0-9]|[a-z][A-Z]))[A-Za-z0-9_][A-Za-z0-9._~+/=-]{7,}" % _VARIABLE), r"\1" + MASK),
+    # A token instead of a user in a URL.
+    (("http",), re.compile(r"(https?://)[^\s/:@'\"<>\\]{16,1024}@"), r"\1" + MASK + "@"),
 )
+# What hangs on a masked value behind a comma or semicolon belongs to it, unless it begins another value.
+_TAIL = re.compile(
+    r"((?<=[=:\s\0\"'])<redacted>)(?:[,;]{1,8}(?!--?[A-Za-z]|[A-Za-z_][A-Za-z0-9_.-]{0,60}\\?[\"']?\s{0,4}[=:])[^\s\0\"',;\[\]{}<>\\]+)+")
+# A password may be a sentence. Its words end where an option, a path or another name begins.
+_SENTENCE = re.compile(
+    r"(?i)((?:passw(?:or)?d|passphrase|[_-]pass|[_-]pwd)\\?[\"']?\s{0,8}[=:]\s{0,8}<redacted>)"
+    r"(?:[ \t](?![-/])[^\s\"'=:,;(){}\[\]<>\\]{1,64}(?![^\s\"'\\,;])){1,12}")
 _SUSPECTS = tuple(sorted({
     b"key", b"token", b"secret", b"passw", b"passphrase", b"_pass", b"-pass", b"_pwd", b"-pwd", b"credential", b"cookie", b"auth", b"bearer", b"://", b"hf_",
     b"sk-", b"nvapi-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"dckr_pat_", b"xox", b"aiza", b"akia", b"asia", b"eyj", b"sig=", b"signature=",
     b"?code=", b"&code=",
-} | {word.encode("ascii") for words, _pattern, _replacement in _MORE for word in words if word not in ("name", "login", "password")}))
+} | {word.encode("ascii") for words, _pattern, _replacement in _MORE for word in words if word not in ("name", "login", "password", "http")}))
 """A line that holds none of these words, in lower case, holds no secret, and is not looked at any closer."""
 # Counts of text, which stand in nearly every line of a server's log: "tokens/s", "max_num_batched_tokens=8192", "token_id".
 _COUNTS = re.compile(rb"token(?:s\b|_?ids?\b|s?_per|iz|s_|s/)")
@@ -77,7 +96,8 @@ class Cleaner:
         for words, pattern, replacement in _MORE:
             if any(word in lower for word in words):
                 text = pattern.sub(replacement, text)
-        return redact(text)
+        text = redact(text)
+        return _SENTENCE.sub(r"\1", _TAIL.sub(r"\1", text)) if MASK in text else text
 
     def value(self, value: Any) -> Any:
         """A JSON-shaped value with every text in it cleaned; a value under a secret's name is masked whole."""

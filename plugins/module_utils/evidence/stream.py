@@ -19,6 +19,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..node.children import in_children
 from ..node.live import command_environment, find_program
 from ..node.reader import error_word
 from .secrets import Cleaner, KeyBlocks, Redaction, listed
@@ -248,23 +249,18 @@ def _pump(source: int, feed: Callable[[bytes], None], deadline: float) -> bool:
 
 
 def copy(path: str, keeper: Keeper, deadline: float) -> Outcome:
-    """Feed the plain file at `path` to `keeper`; a link or a device is refused."""
+    """Feed the plain file at `path` to `keeper`; a link or a device is refused.
+
+    It is opened and read by other processes, which are abandoned at the deadline: a file on a network file system that hangs blocks for ever.
+    """
     started = time.monotonic()
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as exc:
-        return Outcome(None, error_word(exc), "", 0.0)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        return Outcome(None, "not_a_file", "", 0.0)
-    with os.fdopen(handle, "rb") as source:
-        while True:
-            if time.monotonic() >= deadline:
-                return Outcome(None, "timeout", "", round(time.monotonic() - started, 3))
-            try:
-                data = source.read(BLOCK)
-            except OSError as exc:
-                return Outcome(None, error_word(exc), "", round(time.monotonic() - started, 3))
-            if not data:
-                return Outcome(0, "", "", round(time.monotonic() - started, 3))
-            keeper.feed(data)
+    plain, error = in_children({"plain": lambda: _plain(path)}, deadline)["plain"]
+    if not plain:
+        return Outcome(None, error or "not_a_file", "", round(time.monotonic() - started, 3))
+    return run(("cat", "--", path), keeper, deadline)
+
+
+def _plain(path: str) -> bool:
+    """Whether a file that can be opened is a plain one."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return stat.S_ISREG(os.fstat(handle).st_mode)

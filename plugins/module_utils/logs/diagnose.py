@@ -8,8 +8,9 @@ traceback makes interesting. The rules are told in docs/DIAGNOSIS.md.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ..evidence.secrets import Cleaner
 from . import advisories, reader, verdict
 from .gather import WORLD, Hit, Stream, base, take, wanted
 from .kernel import Fault, device
@@ -31,6 +32,10 @@ _DEVICE_ROWS = frozenset(("xid", "sxid-fatal", "fallen-off", "gpu-lost", "rm-ini
 """Rows whose lines name a GPU or an NVSwitch."""
 _LIKE_A_LOST_GPU = frozenset(("cuda_unknown", "cuda_crash", "gpu_fault", "nvlink", "nccl_other", "container_runtime", "worker_lost"))
 """Classes that an engine shows when it is started on a GPU which broke before."""
+_LASTING: Mapping[str, FrozenSet[str]] = {"gpu_fault": _LIKE_A_LOST_GPU, "fabric_not_ready": frozenset(("cuda_unknown", "nvlink"))}
+"""Class of what the host said long before the start and what an engine shows because of it."""
+_HOST = frozenset(("container_runtime", "container_cuda_requirement", "fabric_not_ready", "gpu_fault", "oom_host", "storage"))
+"""Classes that services of the node (container engine, Fabric Manager, IMEX, kubelet) log of every run of this boot."""
 EARLIER = 120.0
 """Seconds before the start of the engine from which on a message of the kernel belongs to an earlier run."""
 LATER = 300.0
@@ -43,6 +48,7 @@ ZONES = 15 * 3600.0
 _BETWEEN = frozenset(("nccl_other", "nvlink", "rdma_path", "rdma_registration", "nvshmem", "rendezvous"))
 """Classes of what happens between ranks: never in device_init, although vLLM's init_device also forms the groups."""
 
+_CLEANER = Cleaner()
 _SURE = 7
 _LIKELY = 4
 
@@ -144,9 +150,13 @@ class _Case:
                 else:
                     kept.append(hit)
             hits = kept
-        if not hits and before and not ready_any and stopped is None:
-            hits = before
-        hits = self._credible(self._of_this_engine(hits, segments), ready_any)
+        noted = len(self.against)
+        own = self._of_this_engine(hits, segments)
+        if not own and not ready_any and stopped is None:
+            # Nothing failed in the last start: what ended the starts before it tells more.
+            del self.against[noted:]
+            own = self._of_this_engine(before + hits, [0] * len(segments))
+        hits = self._credible(own, ready_any)
         root = self._root(hits)
         if root is not None and (root.weight >= _LIKELY or root.weight == 3 or not ready_any):
             return self._failure(root, hits, ready_any)
@@ -172,7 +182,7 @@ class _Case:
         return told, self.map.find(stream.hint or hit.node or stream.node, address, hit.pid, told is not None and told.kind == "sxid")
 
     def _of_this_engine(self, hits: List[Hit], segments: List[int]) -> List[Hit]:
-        """Drop what the kernel says of GPUs that no rank of this engine uses, and of the time before its start or after its failure."""
+        """Drop what kernel and host say of GPUs that no rank of this engine uses, and of the time before its start or after its failure."""
         kept: List[Hit] = []
         standing: List[Hit] = []
         failed = [
@@ -181,10 +191,10 @@ class _Case:
         failure = min(failed) if failed else None
         for hit in hits:
             told, found = self._told(hit)
-            if told is None and found is None:
+            if told is None and found is None and not self._of_host(hit):
                 kept.append(hit)
                 continue
-            what = verdict.fault_text(told) if told is not None else "kernel: %s" % hit.text.strip()[:160]
+            what = verdict.fault_text(told) if told is not None else "%s: %s" % (hit.process or base(self.streams[hit.stream].name), hit.text.strip()[:160])
             if found is not None and found.state == "outside":
                 self.against.append("%s, but no rank of this engine uses %s: %s" % (what, "GPU %d" % found.gpu if found.gpu >= 0 else "it", found.source))
                 continue
@@ -195,10 +205,16 @@ class _Case:
                     standing.append(hit)
                 continue
             kept.append(hit)
-        if any(hit.root and hit.cls in _LIKE_A_LOST_GPU for hit in kept):
-            # What needs a reset or a reboot stays broken until it gets it.
-            kept.extend(hit for hit in standing if not self._later(hit, failure))
+        roots = {hit.cls for hit in kept if hit.root}
+        # What needs a reset, a reboot or a service stays broken until it gets it; a process that was killed tells of its own run alone.
+        kept.extend(hit for hit in standing if not roots.isdisjoint(_LASTING.get(hit.cls, ())) and not self._later(hit, failure))
         return kept
+
+    def _of_host(self, hit: Hit) -> bool:
+        """The kernel or a service of the node said it, not the engine."""
+        if hit.process == "kernel":
+            return True
+        return hit.cls in _HOST and not self.streams[hit.stream].marks and not hit.exception and ".py:" not in hit.raw
 
     def _other_run(self, hit: Hit, failure: Optional[Tuple[float, int]], segments: List[int]) -> str:
         """Why a message of the kernel belongs to the time before this start or after this failure, empty when it may belong to it."""
@@ -785,7 +801,8 @@ class _Case:
             return None
         stream = self.streams[hit.stream]
         place: Dict[str, Any] = {
-            "text": hit.raw,
+            # A log that comes from elsewhere was cleaned by nobody.
+            "text": _CLEANER.text(hit.raw),
             "file": stream.name,
             "line": hit.at,
             "node": hit.node or stream.node,

@@ -132,6 +132,9 @@ WORLD = re.compile(r"rank (\d{1,6}) in world size (\d{1,6})")
 _MULTI = re.compile(r"(?:nnodes'?[=:] ?|node_rank=|--nnodes )(\d{1,5})")
 _CONTAINER = re.compile(r"[0-9a-f]{12}\Z")
 _ECHO = frozenset(("gdr-disabled",))
+_VICTIM = re.compile(r"Kill(?:ed)? process \d{1,9} \((.{1,40}?)\)(?:[ ,]|$)|(\S{1,40}) invoked oom-killer|\btask (.{1,40}):\d{1,9} blocked for more than")
+_OURS = re.compile(r"(?i)vllm|python|\bray|pt_|engine|(?<!k)worker|api_?server|lmcache|mooncake|nvidia|\bnv_|uvm")
+"""What the kernel calls a process of the engine or a thread of the driver."""
 
 
 def base(name: str) -> str:
@@ -282,7 +285,8 @@ def _hit(stream: Stream, event: Event, line: str) -> Optional[Hit]:
     for text, number in event.exceptions:
         if number not in numbers:
             lines.append((number, text))
-    calm = event.level in ("INFO", "DEBUG")
+    # The kernel begins its report of a task that hangs with "INFO:".
+    calm = event.level in ("INFO", "DEBUG") and event.process != "kernel"
     best: Optional[Signature] = None
     best_at, best_text, best_weight = 0, "", -1
     relay: Optional[Signature] = None
@@ -306,6 +310,10 @@ def _hit(stream: Stream, event: Event, line: str) -> Optional[Hit]:
             continue
         if calm and row.id not in _ECHO:
             continue
+        if event.process == "kernel" and _foreign(text):
+            if len(stream.quiet) < 20:
+                stream.quiet.append(row.id)
+            continue
         weight = _weight(row, event, text)
         if weight > best_weight:
             best, best_at, best_text, best_weight = row, number, text, weight
@@ -323,6 +331,12 @@ def _hit(stream: Stream, event: Event, line: str) -> Optional[Hit]:
     if event.level in ("ERROR", "CRITICAL") and event.line not in known and event.process != "kernel":
         return _make(stream, event, event.line, None, 2, "engine_bug", "unknown", event.text, frame_phase, stage)
     return None
+
+
+def _foreign(text: str) -> bool:
+    """Whether a kernel line says that a process was killed, or hangs, that is none of the engine's."""
+    found = _VICTIM.search(text)
+    return found is not None and _OURS.search(found.group(1) or found.group(2) or found.group(3)) is None
 
 
 def _weight(row: Signature, event: Event, text: str) -> int:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import gzip
+import os
 import time
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,3 +111,18 @@ def test_only_plain_files_are_copied(tmp_path: Path) -> None:
     assert copied(tmp_path / "a.log") == ("", "hello\n")
     assert copied(tmp_path / "none")[0] == "missing" and copied(tmp_path / "link.log")[0] == "io:ELOOP"
     assert copied(tmp_path)[0] == "not_a_file" and copied(Path("/dev/zero"))[0] == "not_a_file"
+
+
+def test_a_file_on_a_file_system_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def hanging(path: str, *args: int, **named: int) -> int:
+        if str(path).endswith("server.log"):
+            time.sleep(20)
+        return real(path, *args, **named)
+
+    (tmp_path / "server.log").write_text("hello\n")
+    monkeypatch.setattr(os, "open", hanging)
+    started = time.monotonic()
+    outcome = stream.copy(str(tmp_path / "server.log"), Keeper(Cleaner(), 1 << 20), started + 0.5)
+    assert outcome.error == "timeout" and time.monotonic() - started < 10

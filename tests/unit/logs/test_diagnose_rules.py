@@ -397,3 +397,71 @@ def test_one_rank_that_stops_before_the_others_is_named() -> None:
 def test_a_line_that_only_the_first_rank_prints_makes_the_others_no_stragglers() -> None:
     verdict = judge(node1=ranks("loaded", "load", "load", "load"))
     assert verdict["phase"] == "engine_init" and not any("never reached" in text for text in verdict["why"])
+
+
+TOO_SMALL = "ValueError: To serve at least one request with the models's max seq len (1048576), (120.00 GiB KV cache is needed)."
+NO_ROOM = BEGIN + LOAD + trace("_initialize_kv_caches", TOO_SMALL, "10:02:00", "EngineCore pid=2", "EngineCore failed to start.") + FAILED_START
+DIED = "(APIServer pid=1) ERROR 08-01 10:02:01 [async_llm.py:9] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
+
+
+def host(what: str, when: str = "07-28T03:11:00", who: str = "kernel") -> str:
+    return "2026-%s.123456+0000 node1 %s: %s\n" % (when, who, what)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        host("Memory cgroup out of memory: Killed process 4711 (VLLM::Worker_TP) total-vm:91421kB"),
+        host("dcgm-exporter[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libdcgm.so.4[7f00+1000]"),
+        host("watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [khugepaged:771]"),
+        host("pcieport 0000:20:01.1: AER: Uncorrected (Non-Fatal) error received: 0000:21:00.0"),
+        host("failed to establish the domain: not ready on 2 nodes", who="nvidia-imex[812]"),
+        host("fabric manager failed to initialize: NVSwitch driver version mismatch", who="nv-fabricmanager[812]"),
+        host('level=error msg="could not select device driver \\"nvidia\\" with capabilities: [[gpu]]"', who="dockerd[812]"),
+    ],
+)
+def test_what_the_host_said_days_before_the_start_is_not_the_cause(line: str) -> None:
+    verdict = judge(NO_ROOM, node1=line)
+    assert said(verdict) == (True, "engine_init", "oom_kv_sizing") and verdict["first_failure"]["file"] == "log0"
+    assert any("4 d before this start" in text for text in verdict["against"])
+    # In the minutes before the failure, the same line counts.
+    assert judge(NO_ROOM, node1=line.replace("07-28T03:11:00", "08-01T10:01:30"))["first_failure"]["file"] == "node1"
+
+
+def test_a_fabric_that_failed_at_boot_explains_what_looks_like_it() -> None:
+    unknown = BEGIN + trace("init_device", "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment") + FAILED_START
+    verdict = judge(unknown, node1=host("fabric manager failed to initialize: NVSwitch driver version mismatch", who="nv-fabricmanager[812]"))
+    assert said(verdict)[2] == "fabric_not_ready"
+
+
+@pytest.mark.parametrize("log, cls", [(NO_ROOM, "oom_kv_sizing"), (BEGIN + LOAD + READY, "none")])
+def test_another_program_that_the_kernel_killed_is_none_of_the_engine(log: str, cls: str) -> None:
+    lines = (
+        "node_exporter invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE)",
+        "Memory cgroup out of memory: Killed process 991 (node_exporter) total-vm:9kB",
+        "INFO: task jbd2/sda1-8:771 blocked for more than 120 seconds.", "INFO: task kworker/3:1:71 blocked for more than 120 seconds.")
+    text = "".join(host(line, "08-01T10:01:59" if cls != "none" else "08-01T12:00:00") for line in lines)
+    assert said(judge(log, node1=text))[2] == cls
+    own = text.replace("(node_exporter)", "(VLLM::Worker_TP)")
+    assert said(judge(log, node1=own))[2] == "oom_host"
+
+
+def test_a_kill_that_ended_the_start_before_is_told_while_the_next_goes_on() -> None:
+    again = (BEGIN + LOAD).replace(" 10:0", " 10:3").replace("pid=", "pid=1")
+    verdict = judge(BEGIN + LOAD + DIED + again, node1=host("Memory cgroup out of memory: Killed process 4711 (VLLM::Worker_TP)", "08-01T10:02:00"))
+    assert said(verdict) == (True, "engine_init", "oom_host") and not any("before this start" in text for text in verdict["against"])
+
+
+@pytest.mark.parametrize("head", ["2026-08-01T10:05:00.123456+0000 node1 kernel: ", "[ 8000.123456] ", "[Sat Aug  1 10:05:00 2026] "])
+def test_a_task_of_the_engine_that_hangs_in_the_kernel(head: str) -> None:
+    """The kernel itself begins this line with INFO."""
+    verdict = judge(BEGIN + LOAD, node1=head + "INFO: task VLLM::Worker:4711 blocked for more than 120 seconds.\n")
+    assert verdict["cause"] == "host_driver_hang" and verdict["first_failure"]["line"] == 1
+
+
+def test_a_secret_in_a_line_is_not_in_the_verdict() -> None:
+    """Logs that are named by hand have been cleaned by nobody, and reports are read by many."""
+    error = "huggingface_hub.errors.HfHubHTTPError: 401 Client Error for url: https://lab:planted-password@hub.lan/api, token hf_AbCdEfGhIjKlMnOpQrStUvWx"
+    verdict = judge(BEGIN + trace("load_model", error) + FAILED_START)
+    assert "<redacted>" in verdict["first_failure"]["text"] and "401 Client Error" in verdict["first_failure"]["text"]
+    assert "planted-password" not in str(verdict) and "hf_AbCd" not in str(verdict)
