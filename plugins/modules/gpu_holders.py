@@ -15,7 +15,7 @@ description:
 options:
   whose:
     description:
-      - V(ours) ends processes of a vLLM engine that no running unit owns. V(foreign) ends processes that are none of ours.
+      - V(ours) ends processes of a vLLM engine whose server is gone. V(foreign) ends processes that are none of ours.
     type: str
     choices: [ours, foreign]
     required: true
@@ -61,7 +61,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.checks.gpu import ho
 from ansible_collections.inferops.vllm.plugins.module_utils.checks.model import Node
 from ansible_collections.inferops.vllm.plugins.module_utils.node.collect import Options, gather
 from ansible_collections.inferops.vllm.plugins.module_utils.node.live import LiveReader
-from ansible_collections.inferops.vllm.plugins.module_utils.remedies.killing import end, is_orphan
+from ansible_collections.inferops.vllm.plugins.module_utils.remedies.killing import end
 
 
 def main() -> None:
@@ -77,8 +77,9 @@ def main() -> None:
     found = holders_of(Node("node", facts))
     if found.why:
         module.fail_json(msg="Who holds the GPUs could not be read: %s" % found.why)
-    chosen = [holder for holder in found.ours + found.foreign if is_orphan(holder)] if module.params["whose"] == "ours" else [
-        holder for holder in found.foreign if not is_orphan(holder)]
+    # A vLLM that somebody else runs has the same names and a server above it.
+    chosen = [holder for holder in found.ours + found.foreign if holder.get("orphan")] if module.params["whose"] == "ours" else [
+        holder for holder in found.foreign if not holder.get("orphan")]
     if module.params["whose"] == "foreign" and not chosen:
         # Workers of an engine of which nothing is known here belong to somebody else.
         chosen = found.foreign

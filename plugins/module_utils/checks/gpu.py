@@ -32,6 +32,10 @@ _DAEMONS = re.compile(
 )
 
 
+_RUNNING = ("active", "activating", "reloading", "deactivating")
+"""States of a unit that may have processes."""
+
+
 class Gpus(NamedTuple):
     """The GPUs of a node.
 
@@ -225,6 +229,8 @@ def holders_of(node: Node) -> Holders:
     daemons: List[Mapping[str, Any]] = []
     foreign: List[Mapping[str, Any]] = []
     pids, containers, serving = _our_processes(node)
+    if pids and not why:
+        why = node.why_unknown("service.units")
     for holder in node.items("gpu.holders"):
         comm = text(holder, "comm") or ""
         if text(holder, "state") in ("Z", "X"):
@@ -239,13 +245,19 @@ def holders_of(node: Node) -> Holders:
 
 
 def _our_processes(node: Node) -> Tuple[Set[Any], Set[str], bool]:
-    """pids and containers of our services, and whether one of them runs outside a container (its workers call themselves VLLM::…)."""
+    """pids and containers of our services, and whether one of them runs outside a container (its workers call themselves VLLM::…).
+
+    Where no unit of ours runs, whatever vLLM runs is not ours: started by hand, or left of an engine that ended.
+    """
     pids: Set[Any] = set()
     containers: Set[str] = set()
     serving = False
     facts = node.get("service")
-    units = {text(unit, "name") for unit in tables(facts, "units") or []}
-    for unit in tables(facts, "units") or []:
+    read = tables(facts, "units")
+    if read is not None and not any(text(unit, "active") in _RUNNING for unit in read):
+        return pids, containers, serving
+    units = {text(unit, "name") for unit in read or []}
+    for unit in read or []:
         if whole(unit, "main_pid"):
             pids.add(whole(unit, "main_pid"))
     for process in tables(facts, "processes") or []:

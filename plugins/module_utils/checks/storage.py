@@ -33,8 +33,8 @@ def weights(node: Node, context: Context) -> Outcome:
     if not isinstance(first.get("free_bytes"), (int, float)):
         return unsure(short(node.why_unknown("storage.paths") or "the free space of %s is not known" % first.get("path")), required)
     free = number(first.get("free_bytes")) / GB
-    # What an interrupted download left counts as room: it need not be fetched again.
-    partial = have
+    # What an interrupted download left counts as room: it need not be fetched again. A whole checkpoint is that of another model.
+    partial = 0.0 if here.get("present") is True and here.get("index") is True else have
     options = str(first.get("options") or "").split(",")
     where = short("%s on %s (%s)" % (first.get("path"), first.get("mount") or "?", first.get("fstype") or "?"), 70)
     if "ro" in options:

@@ -172,7 +172,8 @@ def _toolkit(
     found = re.search(r"version\s+v?(\d+\.\d+(?:\.\d+)?(?:[-~+][\w.]+)?)", ran.out)
     if ran.error != "missing" and not found:
         unknown["toolkit"] = ran.reason("nvidia-ctk") if not ran.ok else "nvidia-ctk printed no version"
-    runtimes = list(_table(document(reader.read(DAEMON).text).get("runtimes"))) + list((docker or {}).get("runtimes") or [])
+    # A daemon that was not reloaded does not know what its file says.
+    runtimes = (docker or {}).get("runtimes") or list(_table(document(reader.read(DAEMON).text).get("runtimes")))
     gpu_spec = any(spec.get("kind") == "nvidia.com/gpu" for spec in specs or [])
     has_cdi = (docker or {}).get("cdi") is True or podman is not None
     return {

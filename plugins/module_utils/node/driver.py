@@ -152,7 +152,7 @@ def collect(reader: Reader, options: Options) -> Dict[str, Any]:
     if why:
         unknown["kernel_log"] = why
     telling = [line for line in messages if any(word in line.text for word in LOG_WORDS)]
-    facts["log"] = None if why else [
+    facts["log"] = None if why and not messages else [
         {"kind": group.kind, "text": group.text[:200], "count": group.count} for group in kernel_log.classify(telling, LOG_KINDS)]
     facts["unknown"] = unknown
     return facts

@@ -45,7 +45,7 @@ def collect(reader: Reader, options: Options) -> Dict[str, Any]:
     messages, why = kernel_log.lines(reader)
     if why:
         unknown["kernel_log"] = why
-    else:
+    if messages or not why:
         index = {str(gpu["bdf"]): int(gpu["index"]) for gpu in gpus if "bdf" in gpu}
         facts.update(xid=xid.xids(messages, index), sxid=xid.sxids(messages), fallen=xid.fallen(messages))
     facts["unknown"] = unknown
@@ -153,6 +153,7 @@ def _holders(reader: Reader, unknown: Dict[str, str]) -> Any:
         holders.append(drop_empty({
             "pid": item["pid"], "comm": str(item.get("comm") or "")[:32], "state": str(item.get("state") or "")[:1],
             "devices": integer(item.get("devices")), "container": systemd.owner(str(item.get("cgroup") or "")[:500]).get("container"),
+            "orphan": True if item.get("orphan") is True else None,
         }))
     denied = integer(value.get("denied")) or 0
     who = reader.probe("process").value

@@ -617,5 +617,7 @@ def _stuck(reader: Reader, unknown: Dict[str, str]) -> Optional[List[Dict[str, A
         unknown["stuck"] = "the processes of others are hidden from this user"
     elif probed.value.get("truncated") and not found:
         unknown["stuck"] = "there are more processes than could be looked through"
+    elif probed.value.get("unseen") and not found:
+        unknown["stuck"] = "where the %s processes in D state wait may only be seen by root" % integer(probed.value["unseen"])
     tables = [item for item in found[:20] if isinstance(item, dict)]
     return [{"pid": item.get("pid"), "comm": str(item.get("comm"))[:64], "state": str(item.get("state"))[:1]} for item in tables]

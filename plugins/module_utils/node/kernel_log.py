@@ -46,14 +46,23 @@ def parse(text: str) -> List[Line]:
 
 
 def lines(reader: Reader) -> Tuple[List[Line], str]:
-    """Messages of this boot in order, and why there are none (empty when there are).
+    """Messages of this boot in order, and why there are none, or not all (empty when there are).
 
-    The journal is preferred: the ring buffer forgets the oldest lines, which name the first fault.
+    The journal is preferred: the ring buffer forgets the oldest lines, which name the first fault. A journal that was cut,
+    being too large or too slow, lacks its newest lines, which the ring buffer adds.
     """
     journal = reader.run(JOURNAL)
-    found = parse(journal.out) if journal.ok else []
+    cut = journal.error in ("too_large", "timeout")
+    # The last line of what was cut may be half a line.
+    found = parse(journal.out.rpartition("\n")[0] if cut else journal.out) if journal.ok or cut else []
     ring = reader.run(RING)
     buffered = parse(ring.out) if ring.ok else []
+    if cut and (found or buffered):
+        until = found[-1].at if found else 0.0
+        why = "" if buffered and buffered[0].at <= until else (
+            "the journal of this boot was read up to %.0f s after the boot (%s), and the ring buffer does not reach back to there" % (
+                until, "it did not answer in time" if journal.error == "timeout" else "it is larger than what is kept"))
+        return found + [line for line in buffered if line.at > until or not found], why
     if found and (not buffered or found[0].at <= buffered[0].at):
         return found, ""
     if buffered:

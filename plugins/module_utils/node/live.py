@@ -17,8 +17,8 @@ from .probes import PROBES
 from .reader import READ_LIMIT, Content, Names, Probed, Ran, Reader, error_word
 from .redact import redact
 
-OUTPUT_LIMIT = 8 * 1024 * 1024
-"""Bytes kept of one command's stdout, and of its stderr."""
+OUTPUT_LIMIT = 12 * 1024 * 1024
+"""Bytes kept of one command's stdout, and of its stderr: the 100,000 kernel messages that are asked for have about 115 each."""
 GRACE = 1.5
 """Seconds that a whole run may last beyond the deadline of one command."""
 

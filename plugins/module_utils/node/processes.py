@@ -36,6 +36,8 @@ ENV_NAMES = ("LD_LIBRARY_PATH",)
 _KTHREAD = 0x00200000
 _DRIVER = re.compile(r"(?:^|[^A-Za-z0-9_])_{0,2}(?:nvidia|nv_|nv-|nvkms|nvswitch|uvm_|mlx5|ib_|rdma_)")
 _GPU_NODE = re.compile(r"^/dev/nvidia\d+$")
+ENGINE_COMM = "VLLM::"
+"""What the processes of an engine begin their names with."""
 _VLLM_COMM = re.compile(r"^(?:vllm|python|pypy)", re.IGNORECASE)
 Isolate = Callable[[Mapping[str, Callable[[], Any]], float], Dict[str, Tuple[Any, str]]]
 
@@ -110,24 +112,34 @@ def cgroup_path(pid: int) -> str:
     return max([named] + list(paths.values()), key=lambda path: (len(path) > 1 and path == named, len(path))) if paths else ""
 
 
-def _in_driver(process: Stat) -> bool:
+def _in_driver(process: Stat) -> Optional[bool]:
+    """Whether the process waits in a driver; None when where it waits may not be seen."""
     if _DRIVER.search(process.comm):
         return True
-    return any(_DRIVER.search(_text("%s/%d/%s" % (PROC, process.pid, name))) for name in ("wchan", "stack"))
+    waits = [_text("%s/%d/%s" % (PROC, process.pid, name)).strip() for name in ("wchan", "stack")]
+    if any(_DRIVER.search(text) for text in waits):
+        return True
+    # Without the right to look, wchan holds 0 and stack cannot be read.
+    return None if waits[0] in ("", "0") and not waits[1] else False
 
 
-def _stuck(candidates: List[Stat], now: float, ticks: float) -> List[Dict[str, Any]]:
-    """Those of `candidates` (state D at the first look) that still wait, unmoved, at a second look."""
-    named = [c for c in candidates if now - c.started / ticks >= MIN_AGE and _in_driver(c)]
+def _stuck(candidates: List[Stat], now: float, ticks: float) -> Tuple[List[Dict[str, Any]], int]:
+    """Those of `candidates` (state D at the first look) that wait in a driver, unmoved, at a second look; and how many wait where may not be seen."""
+    judged = [(c, _in_driver(c)) for c in candidates if now - c.started / ticks >= MIN_AGE]
+    named = [(c, in_driver) for c, in_driver in judged if in_driver is not False]
     if not named:
-        return []
+        return [], 0
     time.sleep(SETTLE)
-    still = []
-    for old in named[:MAX_STUCK]:
+    still: List[Dict[str, Any]] = []
+    unseen = 0
+    for old, in_driver in named:
         new = parse_stat(_text("%s/%d/stat" % (PROC, old.pid)))
         if new and new.state == "D" and (new.started, new.cpu) == (old.started, old.cpu):
-            still.append({"pid": old.pid, "comm": old.comm, "state": "D"})
-    return still
+            if in_driver is None:
+                unseen += 1
+            elif len(still) < MAX_STUCK:
+                still.append({"pid": old.pid, "comm": old.comm, "state": "D"})
+    return still, unseen
 
 
 def _open_gpus(pid: int) -> int:
@@ -178,7 +190,8 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
             enter uninterruptible sleep between two looks.
 
     Returns:
-        ``{"stuck": [{pid, comm, state}], "holders": [{pid, comm, state, devices, cgroup}], "vllm": [pids],
+        ``{"stuck": [{pid, comm, state}], "unseen": processes that wait where this user may not look,
+        "holders": [{pid, comm, state, devices, cgroup, orphan}], "vllm": [pids],
         "denied": processes whose open files could not be read, "truncated": bool, "hidden": the processes of
         others cannot be seen at all, "vllm_error": str}``; open files are looked at only where a GPU device exists.
 
@@ -199,7 +212,7 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
         process = parse_stat(_text("%s/%d/stat" % (PROC, pid)))
         if process:
             processes[pid] = process
-    stuck = _stuck([p for p in processes.values() if p.state == "D"], _uptime(), ticks)
+    stuck, unseen = _stuck([p for p in processes.values() if p.state == "D"], _uptime(), ticks)
     ours = _ours(processes)
     theirs = [p for p in processes.values() if p.pid not in ours and not p.flags & _KTHREAD and p.state != "Z"]
     holders: List[Dict[str, Any]] = []
@@ -219,14 +232,27 @@ def scan(isolate: Isolate) -> Dict[str, Any]:
             if devices and len(holders) < MAX_HOLDERS:
                 holders.append({
                     "pid": process.pid, "comm": process.comm, "state": process.state, "devices": devices, "cgroup": cgroup_path(process.pid),
+                    "orphan": _orphan(process, processes),
                 })
     candidates = [p for p in theirs if p.state != "D" and _VLLM_COMM.match(p.comm)]
     value, error = isolate({"vllm": lambda: _serving(candidates)}, time.monotonic() + 1.5)["vllm"]
     serving = _parents(value or [], processes)
     return {
-        "stuck": stuck, "holders": holders, "vllm": serving,
+        "stuck": stuck, "unseen": unseen, "holders": holders, "vllm": serving,
         "denied": denied, "truncated": truncated, "hidden": hidden, "vllm_error": error,
     }
+
+
+def _orphan(process: Stat, processes: Mapping[int, Stat]) -> bool:
+    """Whether the process is of a vLLM engine whose server is gone: the engine's processes, by their own names, lead up to init."""
+    seen = set()
+    while process.comm.startswith(ENGINE_COMM) and process.pid not in seen:
+        seen.add(process.pid)
+        if process.ppid == 1:
+            return True
+        # A parent that could not be seen may be a server.
+        process = processes.get(process.ppid, process)
+    return False
 
 
 def _parents(pids: List[int], processes: Mapping[int, Stat]) -> List[int]:

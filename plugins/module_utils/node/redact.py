@@ -16,8 +16,8 @@ MASK = "<redacted>"
 
 # Names are recognised by their end, so no pattern has to look at what stands in front of it.
 _SECRET_NAME = (
-    r"(?:api[_-]?key|secret(?:[_-]?(?:key|access[_-]?key))?|passw(?:or)?d|passphrase|[_-](?:pass|pwd)|"
-    r"(?:access|private|storage|account|encryption|signing|master|shared)[_-]?key|credentials?|"
+    r"(?:api[_-]?keys?|secret(?:[_-]?(?:key|access[_-]?key))?|passw(?:or)?d|passphrase|[_-](?:pass|pwd)|"
+    r"(?:access|private|storage|account|encryption|signing|master|shared|ssh|openai|anthropic|vllm)[_-]?key|credentials?|"
     r"(?:hf|hub|hugging_?face|access|auth|bearer|registry|identity|github|gitlab|wandb|session|refresh|id|api|bot|ngc)[_-]?token)"
 )
 # A bare "token" is as often a piece of text: the special tokens of a tokenizer are none of ours.
@@ -30,7 +30,7 @@ _NAME_AT_END = re.compile("(?i)" + _NAME + r"\Z")
 # Searched for first: last word of a name and what parts it from its value. The name itself is looked at only then, which
 # keeps a journal of several MB from costing seconds.
 _ASSIGNMENT = re.compile(
-    r"(?i)(?:key|secret|passw(?:or)?d|passphrase|pass|pwd|credentials?|token)(\\?[\"']?\s{0,16}(?:=>|[:=])\s{0,16})(?=[^\s,;}\]])")
+    r"(?i)(?:keys?|secret|passw(?:or)?d|passphrase|pass|pwd|credentials?|token)(\\?[\"']?\s{0,16}(?:=>|[:=])\s{0,16})(?=[^\s,;}\]])")
 # Constants are no secrets, and a masked one would break the document that it stands in.
 _CONSTANT = r"(?!(?:null|true|false|none|\d{1,5})\b)"
 # The closing quote is optional, for text that was cut. A backslash ends a bare value: it may belong to a quote.

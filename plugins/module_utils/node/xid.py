@@ -23,7 +23,7 @@ _FATAL = re.compile(r"^(?:Always\s+)?(Non-?\s?fatal|Fatal)\b\s*,?\s*", re.I)
 _SEVERITY = re.compile(r"^Severity (\d)\b")
 _CONTINUED = re.compile(r"^(?:Severity \d|Data \{)")
 _FALLEN = re.compile(r"fallen off the bus", re.I)
-_ADDRESS = re.compile(r"(?<![0-9a-fA-F:])([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-fA-F:])")
+_ADDRESS = re.compile(r"(?:(?<![0-9a-fA-F:])|(?<=PCI:))([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)(?![0-9a-fA-F:])")
 
 
 def xids(found: Iterable[Line], index: Optional[Mapping[str, int]] = None) -> List[Dict[str, Any]]:

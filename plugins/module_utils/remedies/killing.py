@@ -7,17 +7,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Mapping, Optional
+from typing import Optional
 
 from ..node import processes
 
 AFTER_KILL = 10.0
 """Seconds that a killed process may take to be gone; one that takes longer waits in a driver."""
-
-
-def is_orphan(holder: Mapping[str, Any]) -> bool:
-    """A worker of a vLLM engine, by the name that it gives itself."""
-    return str(holder.get("comm") or "").startswith("VLLM::")
 
 
 def end(pid: int, comm: str, grace: float) -> Optional[bool]:

@@ -48,7 +48,7 @@ class State(NamedTuple):
         packages: names of packages that are broken (half configured), empty when none.
         secure_boot: Secure Boot is on.
         nouveau: nouveau is loaded.
-        holders: who has the GPUs open. ``orphans``: processes of our engine though its unit does not run. ``stuck``: one that cannot be killed.
+        holders: who has the GPUs open. ``orphans``: processes of a vLLM engine whose server is gone. ``stuck``: one that cannot be killed.
         serving: our unit is active here.
         gpu: the worst that the driver asks for.
         fabric: what joins the GPUs here.
@@ -179,8 +179,7 @@ def _holders(node: Node) -> str:
     if any(text(holder, "state") == "D" for holder in found.ours + found.foreign):
         return "stuck"
     if found.foreign:
-        # A worker whose engine is gone calls itself VLLM::… and belongs to no unit any more.
-        return "orphans" if all((text(holder, "comm") or "").startswith("VLLM::") for holder in found.foreign) else "foreign"
+        return "orphans" if all(holder.get("orphan") is True for holder in found.foreign) else "foreign"
     if found.ours:
         return "ours" if _serving(node) else "orphans"
     return UNKNOWN if found.why and not gpus_of(node).none else "none"

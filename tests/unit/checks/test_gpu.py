@@ -298,10 +298,29 @@ def test_idle_with_our_own_service() -> None:
     found = one("gpu.idle", facts)
     assert (found["status"], found["observed"]) == ("pass", "held by our own service (3 processes)")
     in_container = changed("gpu.holders", [holder(70, "VLLM::Worker_TP", container="0123456789ab")])
+    in_container["service"]["units"] = facts["service"]["units"]
     in_container["service"]["processes"] = [{"pid": 60, "argv": ["vllm"], "unit": "vllm.service", "container": "0123456789ab"}]
     assert status("gpu.idle", in_container) == "pass"
     in_container["gpu"]["holders"][0]["container"] = "ba9876543210"
     assert status("gpu.idle", in_container) == "fail"
+
+
+@pytest.mark.parametrize("active, expected", [
+    ("active", "pass"), ("activating", "pass"), ("deactivating", "pass"), ("failed", "fail"), ("inactive", "fail")])
+def test_what_runs_vllm_while_no_unit_of_ours_runs_is_not_ours(active: str, expected: str) -> None:
+    facts = changed("gpu.holders", [holder(60, "vllm", container="0123456789ab"), holder(61, "VLLM::EngineCor", container="0123456789ab")])
+    facts["service"]["units"] = [{"name": "vllm.service", "installed": True, "active": active, "main_pid": 0}]
+    facts["service"]["processes"] = [{"pid": 60, "argv": ["vllm", "serve", "m"], "container": "0123456789ab"}]
+    found = one("gpu.idle", facts)
+    assert found["status"] == expected
+    if expected == "fail":
+        assert "vllm (pid 60, container 0123456789ab)" in found["observed"]
+
+
+def test_whose_vllm_it_is_cannot_be_told_without_the_units() -> None:
+    facts = changed("gpu.holders", [holder(60, "vllm")])
+    facts["service"].update(units=None, processes=[{"pid": 60, "argv": ["vllm", "serve", "m"]}], unknown={"units": "systemctl hung"})
+    assert (one("gpu.idle", facts)["status"], one("gpu.idle", facts)["observed"]) == ("unknown", "systemctl hung")
 
 
 def test_idle_when_holders_are_not_known() -> None:

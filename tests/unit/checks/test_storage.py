@@ -64,6 +64,13 @@ def test_what_is_already_there_need_not_fit_again() -> None:
     assert status(ID, changed(part, free_bytes=800 * 10**9)) == "fail"
 
 
+def test_the_whole_checkpoint_of_another_model_is_no_room() -> None:
+    other = {"path": "/var/lib/vllm/DeepSeek-R1", "present": True, "bytes": 688 * 10**9, "shards": 163, "index": True, "missing": 0}
+    found = one(ID, changed(other, free_bytes=1200 * 10**9))
+    assert found["status"] == "fail" and found["observed"].startswith("1,200 GB free, ")
+    assert status(ID, changed(other, free_bytes=1900 * 10**9)) == "pass"
+
+
 def test_a_small_model_serves_on_hardware_cpu() -> None:
     small = changed(dict(CHECKPOINT, bytes=5 * 10**6, shards=1), free_bytes=10**9)
     assert status(ID, small, b300_context()._replace(hardware="cpu")) == "pass"

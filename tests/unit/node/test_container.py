@@ -129,6 +129,15 @@ def test_podman_without_the_image() -> None:
 
 
 # -- toolkit and CDI ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("running, expected", [(["runc"], False), (["nvidia", "runc"], True), ([], True)])
+def test_a_daemon_that_does_not_know_its_file_yet_is_not_configured(running: List[str], expected: bool) -> None:
+    shown = {"Client": {"Version": "28.1.1"}, "Server": {"Version": "28.1.1", "ApiVersion": "1.49"}}
+    told = {"ServerVersion": "28.1.1", "Runtimes": {name: {} for name in running}, "CDISpecDirs": []} if running else {}
+    facts = facts_of({container.DOCKER_VERSION: json.dumps(shown), container.DOCKER_INFO: json.dumps(told), container.CTK: "cli version 1.18.0\n"},
+                     {container.DAEMON: json.dumps({"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}})})
+    assert facts["toolkit"]["configured"] is expected
+
+
 def test_cdi_with_podman_is_a_configured_toolkit() -> None:
     spec = "kind: nvidia.com/gpu\ndevices:\n- name: all\n"
     podman = {

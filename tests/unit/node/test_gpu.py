@@ -266,6 +266,17 @@ def test_kernel_log_that_may_not_be_read() -> None:
     assert set(facts["unknown"]) == {"kernel_log"} and not {"xid", "sxid", "fallen"} & set(facts)
 
 
+def test_faults_in_a_journal_that_was_cut_are_told() -> None:
+    def change(reader: MemoryReader) -> None:
+        text = "[  100.000000] h kernel: NVRM: Xid (PCI:0000:1b:00): 95, pid='<unknown>', name=<unknown>, Uncontained error.\n"
+        reader.commands[kernel_log.JOURNAL] = Ran(0, text, "", "too_large")
+        reader.commands[kernel_log.RING] = "[90000.000000] docker0: port 1(veth1) entered forwarding state\n"
+
+    facts = dressed(change=change)
+    assert [(group["bdf"], group["code"]) for group in facts["xid"]] == [("0000:1b:00.0", 95)]
+    assert set(facts["unknown"]) == {"kernel_log"} and "larger" in facts["unknown"]["kernel_log"]
+
+
 # -- any text ------------------------------------------------------------------------------------
 @given(st.one_of(st.text(), st.binary().map(lambda raw: raw.decode("utf-8", "replace"))))
 @settings(max_examples=80, deadline=None)

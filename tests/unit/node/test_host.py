@@ -382,6 +382,16 @@ def test_hidden_processes_are_not_called_well() -> None:
     assert facts["stuck"] == [] and "hidden" in facts["unknown"]["stuck"]
 
 
+def test_where_processes_wait_that_may_not_be_seen_is_not_called_well() -> None:
+    facts = facts_of(probes={("processes", ""): {"stuck": [], "unseen": 2}})
+    assert facts["stuck"] == [] and "root" in facts["unknown"]["stuck"]
+    # One that is known to be stuck is a fault, whatever the others are.
+    stuck = {"pid": 9, "comm": "nvidia-smi", "state": "D"}
+    facts = facts_of(probes={("processes", ""): {"stuck": [stuck], "unseen": 2}})
+    assert facts["stuck"] == [stuck] and "stuck" not in facts["unknown"]
+    assert "stuck" not in facts_of(probes={("processes", ""): {"stuck": [], "unseen": 0}})["unknown"]
+
+
 # -- anything in, no exception out -----------------------------------------------------------------
 PARSERS: List[Callable[[str], Any]] = [
     host.parse_config, host.parse_modules, host.parse_audit, host.parse_versionlock, host.parse_meminfo, host.parse_pam,

@@ -51,6 +51,21 @@ def test_journal_is_preferred_as_it_remembers_longer() -> None:
     assert kernel_log.lines(reader(Ran(1, "", "No journal files were opened"), new)) == ([Line(9.0, "new")], "")
 
 
+def test_a_journal_that_was_cut_is_completed_by_the_ring_buffer() -> None:
+    old, new = "[    1.000000] h kernel: old\n[    5.000000] h kernel: both\n[    9.000000] h kernel: ne", "[    4.000000] both\n[    9.000000] new\n"
+    for error in ("too_large", "timeout"):
+        cut = Ran(0 if error == "too_large" else None, old, "", error)
+        assert kernel_log.lines(reader(cut, new)) == ([Line(1.0, "old"), Line(5.0, "both"), Line(9.0, "new")], "")
+        # What was said between them is not known; what was read still tells of a fault.
+        found, why = kernel_log.lines(reader(cut, "[    7.000000] late\n"))
+        assert found == [Line(1.0, "old"), Line(5.0, "both"), Line(7.0, "late")] and "up to 5 s" in why
+        assert kernel_log.lines(reader(cut))[1]
+    hung = Ran(None, "", "", "timeout")
+    assert kernel_log.lines(reader(hung, "[    0.000000] Linux\n")) == ([Line(0.0, "Linux")], "")
+    found, why = kernel_log.lines(reader(hung, "[  900.000000] late\n"))
+    assert found == [Line(900.0, "late")] and "did not answer in time" in why
+
+
 def test_why_there_are_none() -> None:
     assert kernel_log.lines(reader()) == ([], "dmesg is not installed")
     assert kernel_log.lines(reader("", "")) == ([], "the kernel's ring buffer is empty")

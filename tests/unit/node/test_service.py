@@ -204,6 +204,18 @@ def test_stuck_processes_are_those_that_wait_in_a_driver(proc: Proc) -> None:
         ((10, "nvidia-smi"), (11, "python3"), (12, "python3"), (17, "kworker/u8:1-mlx5_cmd"))]
 
 
+def test_where_a_process_waits_that_may_not_be_seen_is_not_known(proc: Proc) -> None:
+    # What a user without privileges sees of others: wchan holds 0, stack cannot be read.
+    proc.add(10, "python3", "D", wchan="0")
+    proc.add(11, "dd", "D", wchan="io_schedule")
+    proc.add(12, "python3", "D", wchan="0", started=99990)
+    found = processes.scan(in_children)
+    assert (found["stuck"], found["unseen"]) == ([], 1)
+    proc.add(13, "nvidia-smi", "D", wchan="0")
+    found = processes.scan(in_children)
+    assert ([item["pid"] for item in found["stuck"]], found["unseen"]) == ([13], 1)
+
+
 @pytest.mark.parametrize("later", ["S 1 1 1 0 -1 0 0 0 0 0 5 6 0 0 20 0 1 0 100 0", "D 1 1 1 0 -1 0 0 0 0 0 5 7 0 0 20 0 1 0 100 0"])
 def test_a_process_that_moves_on_is_not_stuck(proc: Proc, monkeypatch: pytest.MonkeyPatch, later: str) -> None:
     proc.add(10, "nvidia-smi", "D")
@@ -240,8 +252,17 @@ def test_holders_of_gpus(proc: Proc) -> None:
     (proc.dev / "nvidia0").write_text("")
     found = processes.scan(in_children)
     assert found["holders"] == [
-        {"pid": 20, "comm": "VLLM::Worker_TP", "state": "S", "devices": 2, "cgroup": "/system.slice/docker-%s.scope" % ID64}]
+        {"pid": 20, "comm": "VLLM::Worker_TP", "state": "S", "devices": 2, "cgroup": "/system.slice/docker-%s.scope" % ID64, "orphan": True}]
     assert (found["denied"], found["hidden"], found["truncated"]) == (0, False, False)
+
+
+def test_an_orphan_is_of_an_engine_whose_server_is_gone(proc: Proc) -> None:
+    (proc.dev / "nvidia0").write_text("")
+    for pid, comm, ppid in ((20, "vllm", 1), (21, "VLLM::EngineCor", 20), (22, "VLLM::Worker_TP", 21),  # a server that runs
+                            (30, "VLLM::EngineCor", 1), (31, "VLLM::Worker_TP", 30),  # one that is gone
+                            (40, "VLLM::Worker_TP", 999), (50, "python3", 1)):  # a parent that may not be seen
+        proc.add(pid, comm, ppid=ppid, fds=["/dev/nvidia0"])
+    assert [holder["pid"] for holder in processes.scan(in_children)["holders"] if holder["orphan"]] == [30, 31]
 
 
 def test_open_files_that_may_not_be_seen_are_counted(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,8 @@ def test_devices_that_fell_off_the_bus() -> None:
     assert xid.fallen(joined) == ["0000:e1:00.0"]
     assert xid.fallen(at("NVRM: The NVIDIA GPU 0000:e1:00.0", "NVRM: (PCI ID: 10de:26b5) installed in this system has",
                          "NVRM: fallen off the bus and is not responding to commands.")) == ["0000:e1:00.0"]
+    # The Xid alone names it, too.
+    assert xid.fallen(at("NVRM: Xid (PCI:0000:dd:00): 79, pid=1, name=x, GPU has fallen off the bus.")) == ["0000:dd:00.0"]
     assert xid.fallen(at("nvidia: a GPU has fallen off the bus")) == ["unknown"]
     assert xid.fallen(at("e1000e 0000:02:00.0: adapter has fallen off the bus")) == []
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from ansible_collections.inferops.vllm.plugins.module_utils.remedies.killing import end, is_orphan
+from ansible_collections.inferops.vllm.plugins.module_utils.remedies.killing import end
 
 
 def started(code: str) -> subprocess.Popen[bytes]:
@@ -53,7 +53,3 @@ def test_a_process_that_is_gone_is_no_fault() -> None:
     process.wait()
     assert end(process.pid, "python", 1) is False
 
-
-def test_orphans_are_known_by_the_name_that_they_give_themselves() -> None:
-    assert is_orphan({"comm": "VLLM::Worker_TP1"})
-    assert not is_orphan({"comm": "python3"}) and not is_orphan({})

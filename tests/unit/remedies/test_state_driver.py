@@ -33,3 +33,14 @@ BARE = {"loaded": None, "installed": None, "installed_flavour": None, "installed
 ])
 def test_state_of_the_driver(changes: dict[str, Any], expected: str) -> None:
     assert state_of(Node("a", {"driver": {**SOUND, **changes}}, {}), CONTEXT).driver == expected
+
+
+@pytest.mark.parametrize(("holders", "expected"), [
+    ([{"pid": 7, "comm": "VLLM::EngineCor", "orphan": True}], "orphans"),
+    # Another's server runs above it.
+    ([{"pid": 7, "comm": "VLLM::EngineCor"}], "foreign"),
+    ([{"pid": 7, "comm": "VLLM::EngineCor", "orphan": True}, {"pid": 8, "comm": "VLLM::EngineCor"}], "foreign"),
+    ([], "none")])
+def test_who_has_the_gpus_open(holders: list[dict[str, Any]], expected: str) -> None:
+    facts = {"gpu": {"holders": holders}, "service": {"units": [{"name": "vllm.service", "active": "failed"}], "processes": []}}
+    assert state_of(Node("a", facts, {}), CONTEXT).holders == expected
