@@ -15,7 +15,8 @@ from ansible_collections.inferops.vllm.plugins.module_utils.node.redact import M
 SECRET = "zq8Kt5vY2mN7pL4xWb9c"
 
 FORMS = [
-    "HF_TOKEN=%s", "HUGGING_FACE_HUB_TOKEN=%s\0PATH=/bin", "export NGC_API_KEY='%s'", "NGC_CLI_API_KEY=\"%s\"", "VLLM_API_KEY=%s", "VLLM_API_KEYS=%s", "OPENAI_KEY=%s", "SSH_KEY=%s",
+    "HF_TOKEN=%s", "HUGGING_FACE_HUB_TOKEN=%s\0PATH=/bin", "export NGC_API_KEY='%s'", "NGC_CLI_API_KEY=\"%s\"",
+    "VLLM_API_KEY=%s", "VLLM_API_KEYS=%s", "OPENAI_KEY=%s", "SSH_KEY=%s",
     "OPENAI_API_KEY: %s",
     "WANDB_API_KEY=%s", "AWS_SECRET_ACCESS_KEY=%s", "AWS_SESSION_TOKEN=%s", "DB_PASS=%s", "MYSQL_PWD=%s", "password = %s", "Passphrase: %s",
     "client_secret: '%s'", "AZURE_STORAGE_KEY=%s", "AccountKey=%s;EndpointSuffix=x", "TOKEN=%s", "registry-token: %s", "identitytoken: %s",
@@ -42,7 +43,8 @@ KEPT = [
     "--max-tokens 5",
     "--max-num-batched-tokens\0008192\0", "--tokenizer\0moonshotai/Kimi-K3\0", "--skip-tokenizer-init --port 8000",
     "--return-tokens-as-token-ids --x",
-    "VLLM_USE_RUST_FRONTEND=1", "HF_TOKEN_PATH=/root/.cache/huggingface/token", "HF_HOME=/data", "cache_keys=12ab34cd56ef", "prefix_key=12ab34cd56ef", "NCCL_IB_HCA==mlx5_0", "PWD=/root",
+    "VLLM_USE_RUST_FRONTEND=1", "HF_TOKEN_PATH=/root/.cache/huggingface/token", "HF_HOME=/data",
+    "cache_keys=12ab34cd56ef", "prefix_key=12ab34cd56ef", "NCCL_IB_HCA==mlx5_0", "PWD=/root",
     "OLDPWD=/home",
     '--speculative-config {"method":"dspark","num_speculative_tokens":8}', '"num_speculative_tokens": 8', '"eos_token": "<|im_end|>"',
     "bos_token: <s>",
