@@ -129,8 +129,8 @@ service:
   sample: vllm
 releases:
   description:
-    - The current release and the earlier ones that are kept, newest first. RV(releases[].plan) and RV(releases[].peers) are what the ranks run together
-      and their hosts, RV(releases[].trouble) says why it could not be started, RV(releases[].rolled_back) whether a rollback led to it.
+    - The current release and the earlier ones that are kept, newest first. C(plan) and C(peers) are what the ranks run together
+      and their hosts, C(trouble) says why it could not be started, C(rolled_back) whether a rollback led to it.
   returned: with O(earlier)
   type: list
   elements: dict

@@ -146,7 +146,7 @@ release:
 switched:
   description:
     - What the service runs from, or whether it runs, was changed, or would be in check mode. With O(state=staged) it never is.
-    - After a failure, that the change could not be put back; RV(changed) says the same then.
+    - After a failure, that the change could not be put back; C(changed) says the same then.
   returned: always
   type: bool
 """

@@ -253,8 +253,8 @@ def _ours(probe: _Probe, block: Optional[int], retention: int, data: Dict[str, A
     data["prefix_tokens"] = wanted
     room = min(settings.max_model_len or MOST_PREFIX, MOST_PREFIX)
     if wanted + 64 > room:
-        return [], Verdict(CANNOT_TELL, "a prefix of %d tokens does not fit into %d%s" % (
-            wanted, room, " (max_model_len)" if room == settings.max_model_len else ""),
+        bound = " (max_model_len)" if room == settings.max_model_len else ""
+        return [], Verdict(CANNOT_TELL, "a prefix of %d tokens does not fit into %d%s" % (wanted, room, bound),
                            "the block of %d tokens leaves no room for a prefix that could be found again" % step, "raise --max-model-len")
     template = max(0, int(short.prompt - 8 * a_word))
     words = max(1, int((wanted - min(template, wanted // 2)) / a_word))
