@@ -138,8 +138,7 @@ names:
   elements: str
 """
 
-import os
-from typing import List, Optional
+from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -149,7 +148,7 @@ from ansible_collections.inferops.vllm.plugins.module_utils.packages.choose impo
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.data import COMPONENTS
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.driver import Node, ensure
 from ansible_collections.inferops.vllm.plugins.module_utils.packages.model import Refused
-from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import free, names, read, runner
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import free, names, read, runner, writer
 
 
 def main() -> None:
@@ -173,20 +172,10 @@ def main() -> None:
     )
     params = dict(module.params, version=module.params["version"] or "", components=tuple(module.params["components"]))
 
-    def write(path: str, text: Optional[str]) -> None:
-        if text is None:
-            if os.path.lexists(path):
-                os.unlink(path)
-            return
-        temporary = "%s.%d.tmp" % (path, os.getpid())
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        module.atomic_move(temporary, path)
-
     def users() -> List[str]:
         return foreign(holders())
 
-    node = Node(runner(apt.ENVIRONMENT), read, names, free, write, module.tmpdir, users, module.log)
+    node = Node(runner(apt.ENVIRONMENT), read, names, free, writer(module.atomic_move), module.tmpdir, users, module.log)
     try:
         outcome = ensure(node, Request(**params), module.check_mode)
     except Refused as exc:

@@ -99,14 +99,12 @@ failed_modules:
       returned: always
 """
 
-import os
 import re
-from typing import Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.kernel.module import Node, absent, present, summary
-from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import names, read, runner
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import names, read, runner, writer
 
 
 def main() -> None:
@@ -125,17 +123,7 @@ def main() -> None:
     if wrong or not params["name"]:
         module.fail_json(msg="name: %s is no name of a kernel module" % (", ".join(wrong) or "an empty list"))
 
-    def write(path: str, text: Optional[str]) -> None:
-        if text is None:
-            os.unlink(path)
-            return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = "%s.%d.tmp" % (path, os.getpid())
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        module.atomic_move(temporary, path)
-
-    node = Node(runner({}), read, names, write)
+    node = Node(runner({}), read, names, writer(module.atomic_move))
     outcomes = []
     try:
         for name in params["name"]:

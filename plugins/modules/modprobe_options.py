@@ -81,20 +81,9 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.inferops.vllm.plugins.module_utils.kernel import conf
-from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import names, read, runner
+from ansible_collections.inferops.vllm.plugins.module_utils.packages.system import names, read, runner, writer
 
 REBUILD = (("update-initramfs", "-u"), ("dracut", "--force"))
-
-
-def put(module, path, text):
-    """Write the file, or remove it for None."""
-    if text is None:
-        os.unlink(path)
-        return
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    module.atomic_move(temporary, path)
 
 
 def main() -> None:
@@ -125,13 +114,14 @@ def main() -> None:
     changed = before != rendered.text
     programs = [(module.get_bin_path(argv[0], opt_dirs=["/usr/sbin", "/sbin"]), argv) for argv in REBUILD]
     rebuild = next(([program, *argv[1:]] for program, argv in programs if program), []) if changed and params["initramfs"] else []
+    write = writer(module.atomic_move)
     if changed and not module.check_mode:
         try:
-            put(module, path, rendered.text)
+            write(path, rendered.text)
             ran = runner({})(rebuild, 900) if rebuild else None
             if ran and ran.rc:
                 # Left in place, the next run would find nothing to do, and modules would load without it at boot.
-                put(module, path, before)
+                write(path, before)
                 module.fail_json(msg="%s failed, so %s was put back as it was: %s" % (rebuild[0], path, ran.text[-300:]))
         except OSError as exc:
             module.fail_json(msg="%s: %s" % (exc.filename or path, exc.strerror or exc))

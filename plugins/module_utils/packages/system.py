@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from .model import Ran, Run
 
@@ -54,6 +54,22 @@ def read(path: str) -> Optional[str]:
             return stream.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return None
+
+
+def writer(move: Callable[[str, str], None]) -> Callable[[str, Optional[str]], None]:
+    """What writes the text of a file in one step, by `move` (AnsibleModule.atomic_move), and makes its folder; None removes the file."""
+    def write(path: str, text: Optional[str]) -> None:
+        if text is None:
+            if os.path.lexists(path):
+                os.unlink(path)
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        temporary = "%s.%d.tmp" % (path, os.getpid())
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        move(temporary, path)
+
+    return write
 
 
 def names(path: str) -> List[str]:

@@ -351,11 +351,6 @@ def aftermath(name: str, before: Mapping[str, Any], after: Mapping[str, Any], st
         stage: whose findings these are. tolerated: patterns of warnings that do not count.
     """
     found: List[Finding] = []
-
-    def unread(id: str, part: str, text: str) -> Finding:
-        return finding("%s.%s" % (stage, id), "unknown", (after.get("unknown") or {}).get(part) or text, "a reading, as before", where=name,
-                       why="it could be read before this stage and not after it")
-
     log = after.get("log")
     if isinstance(log, Mapping):
         # A pattern that cannot be used tolerates nothing; it is refused before anything runs.
@@ -368,35 +363,57 @@ def aftermath(name: str, before: Mapping[str, Any], after: Mapping[str, Any], st
         else:
             found.append(finding("%s.log" % stage, "pass", "no new warning", "no new warning", where=name))
     elif isinstance(before.get("log"), Mapping):
-        found.append(unread("log", "log", "the log could not be read"))
+        found.append(unread("%s.log" % stage, name, after, "log", "the log could not be read"))
     xids = after.get("xids")
     if xids:
         found.append(finding("%s.xid" % stage, "fail", "Xid %s on %s: %s" % (xids[-1].get("code"), xids[-1].get("bdf"), xids[-1].get("text")), "no Xid",
                              "a GPU reported a fault", "run inferops.vllm.diagnose", name))
     elif xids is None and before.get("xids") is not None:
-        found.append(unread("xid", "xids", "the kernel log could not be read"))
+        found.append(unread("%s.xid" % stage, name, after, "xids", "the kernel log could not be read"))
     if before.get("gpus") and not after.get("gpus") and stage != "concurrency":
         # Stage 4 compares the memory of the GPUs, and says it there.
-        found.append(unread("gpu_memory", "gpus", "nvidia-smi names no GPU any more"))
-    old, new = before.get("rdma") or {}, after.get("rdma")
-    if old and new is None:
-        found.append(unread("ports", "rdma", "the RDMA ports could not be read"))
-    elif new is not None:
-        rose = sorted(key for key in old if key in new and new[key] > old[key])
-        ports = {key.rpartition("/")[0] for key in new}
-        lost = sorted({key.rpartition("/")[0] for key in old} - ports)
-        missing = sorted(key for key in old if key not in new and key.rpartition("/")[0] in ports)
-        if rose or lost:
-            found.append(finding("%s.ports" % stage, "fail", ", ".join((["%s is gone" % port for port in lost] + rose)[:5]), "no rise of an error counter",
-                                 "a port went away" if lost else "a link errs under load", "look at cable and switch port", name))
-        elif missing:
-            found.append(unread("ports", "rdma", "%s could not be read" % ", ".join(missing[:5])))
+        found.append(unread("%s.gpu_memory" % stage, name, after, "gpus", "nvidia-smi names no GPU any more"))
+    ports = port_errors(before, after)
+    if ports.rose or ports.lost:
+        found.append(finding("%s.ports" % stage, "fail", ", ".join((["%s is gone" % port for port in ports.lost] + sorted(ports.rose))[:5]),
+                             "no rise of an error counter", "a port went away" if ports.lost else "a link errs under load", "look at cable and switch port",
+                             name))
+    elif ports.missing:
+        what = "the RDMA ports" if after.get("rdma") is None else ", ".join(ports.missing[:5])
+        found.append(unread("%s.ports" % stage, name, after, "rdma", "%s could not be read" % what))
     old_pids, new_pids = before.get("pids") or {}, after.get("pids") or {}
     gone = sorted(kind for kind in old_pids if new_pids.get(kind) != old_pids[kind])
     if gone:
         found.append(finding("%s.restart" % stage, "fail", "the %s process is not the one from before" % " and the ".join(gone), "no restart",
                              "a process died during this stage", "read journalctl -u vllm.service", name))
     return found
+
+
+def unread(id: str, name: str, after: Mapping[str, Any], part: str, text: str) -> Finding:
+    """What could be read before and cannot be read any more: nobody knows."""
+    return finding(id, "unknown", (after.get("unknown") or {}).get(part) or text, "a reading, as before", where=name,
+                   why="it could be read before and cannot be read any more")
+
+
+class PortErrors(NamedTuple):
+    """Error counters ``device/port/name`` of RDMA ports: those that `rose`, and by how much; those `missing` though their port is there, all
+    where none could be read; and the ports that are `lost`."""
+
+    rose: Dict[str, int]
+    missing: List[str]
+    lost: List[str]
+
+
+def port_errors(before: Mapping[str, Any], after: Mapping[str, Any]) -> PortErrors:
+    """What became of the counters between two readings."""
+    old, new = before.get("rdma") or {}, after.get("rdma")
+    if new is None:
+        return PortErrors({}, sorted(old), [])
+    there = {key.rpartition("/")[0] for key in new}
+    silent = [key for key in sorted(old) if key not in new]
+    return PortErrors({key: new[key] - old[key] for key in old if key in new and new[key] > old[key]},
+                      [key for key in silent if key.rpartition("/")[0] in there],
+                      sorted({key.rpartition("/")[0] for key in silent} - there))
 
 
 def opened(found: Any) -> Tuple[Dict[str, Any], str, Dict[str, Any]]:

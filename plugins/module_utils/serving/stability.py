@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import start
+from .requests import port_errors, unread
 from .result import finding, not_run, result
 
 Finding = Dict[str, Any]
@@ -146,12 +147,6 @@ def gpu_growth(name: str, before: Mapping[str, Any], after: Mapping[str, Any], i
                     "memory of a dead process stayed on the GPU, or the engine leaks" if bad else "", where=name)]
 
 
-def unread(id: str, name: str, after: Mapping[str, Any], part: str, text: str) -> Finding:
-    """What could be read before and cannot be read any more: nobody knows."""
-    return finding(id, "unknown", (after.get("unknown") or {}).get(part) or text, "a reading, as before", where=name,
-                   why="it could be read before and cannot be read any more")
-
-
 def soak(name: str, before: Mapping[str, Any], after: Mapping[str, Any], minutes: float, percent: float = GROWTH_PERCENT) -> List[Finding]:
     """One node before and after the soak: memory, restarts, faults, errors of the links."""
     found: List[Finding] = []
@@ -208,16 +203,14 @@ def _has_log(reading: Mapping[str, Any]) -> bool:
 def links(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Finding]:
     """Errors of RDMA ports and TCP segments that were sent again."""
     found: List[Finding] = []
-    old, new = before.get("rdma") or {}, after.get("rdma") or {}
-    rose = {key: new[key] - old[key] for key in old if key in new and new[key] > old[key]}
-    silent = sorted(set(old) - set(new))
-    gone = sorted({_port(key) for key in silent} - {_port(key) for key in new})
-    if gone and after.get("rdma") is not None:
-        found.append(finding("stability.ports", "fail", "%s: gone" % ", ".join(gone[:5]), "all ports", "an RDMA port vanished",
+    old, ports = before.get("rdma") or {}, port_errors(before, after)
+    if ports.lost:
+        found.append(finding("stability.ports", "fail", "%s: gone" % ", ".join(ports.lost[:5]), "all ports", "an RDMA port vanished",
                              "look at dmesg, cable and switch port", name))
-    elif old and silent and not rose:
-        found.append(unread("stability.ports", name, after, "rdma", "%d of %d error counters could not be read" % (len(silent), len(old))))
+    elif ports.missing and not ports.rose:
+        found.append(unread("stability.ports", name, after, "rdma", "%d of %d error counters could not be read" % (len(ports.missing), len(old))))
     elif old:
+        rose = ports.rose
         text = ", ".join("%s +%d" % item for item in sorted(rose.items())[:5])
         found.append(finding("stability.ports", "fail" if rose else "pass", text or "no error counter of %d rose" % len(old), "no rise", where=name,
                              why="a link that errs under load gets worse" if rose else "", fix="look at cable and switch port" if rose else ""))
@@ -229,11 +222,6 @@ def links(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Lis
     elif was is not None:
         found.append(unread("stability.retransmissions", name, after, "retransmitted", "/proc/net/snmp could not be read"))
     return found
-
-
-def _port(key: str) -> str:
-    """``device/port`` of a counter ``device/port/name``."""
-    return key.rpartition("/")[0]
 
 
 def stage(parts: Sequence[Finding], allowed: bool, seconds: float, data: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:

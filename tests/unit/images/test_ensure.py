@@ -451,7 +451,8 @@ def test_a_registry_that_speaks_no_http_is_no_more_than_silent(monkeypatch: pyte
     asked = Registry("registry.invalid", None)
 
     def opened(*_args: Any, **_words: Any) -> Any:
-        made = http.client.HTTPResponse(SimpleNamespace(makefile=lambda _mode: io.BytesIO(answer)))  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace(makefile=lambda _mode: io.BytesIO(answer))
+        made = http.client.HTTPResponse(connection)
         made.begin()
         return made
 

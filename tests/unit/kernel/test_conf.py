@@ -93,6 +93,9 @@ def test_a_file_whose_initramfs_was_not_written_is_put_back(monkeypatch: pytest.
         def get_bin_path(self, name: str, opt_dirs: Any = None) -> str | None:
             return "/usr/sbin/" + name if name == "update-initramfs" else None
 
+        def atomic_move(self, _temporary: str, _path: str) -> None:
+            pass
+
         def exit_json(self, **found: Any) -> None:
             raise Ended(found)
 
@@ -102,7 +105,7 @@ def test_a_file_whose_initramfs_was_not_written_is_put_back(monkeypatch: pytest.
     monkeypatch.setattr(modprobe_options, "AnsibleModule", lambda **_spec: Module())
     monkeypatch.setattr(modprobe_options, "read", files.get)
     monkeypatch.setattr(modprobe_options, "names", lambda _folder: [])
-    monkeypatch.setattr(modprobe_options, "put", lambda _module, where, text: files.update({where: text}))
+    monkeypatch.setattr(modprobe_options, "writer", lambda _move: lambda where, text: files.update({where: text}))
     monkeypatch.setattr(modprobe_options, "runner", lambda _environment: lambda argv, _limit: answers.pop(0))
 
     def run() -> Any:
